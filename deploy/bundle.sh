@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One relocatable tarball of kiln: the Python package with kilnd, kiln-worker, kiln-tuner, kilnctl and every shared library that
+# One relocatable tarball of kiln: the Python package with kilnd, kiln-call, kiln-worker, kiln-tuner, kilnctl and every shared library that
 # they need but glibc's, libstdc++ and torch's own. Unpacked anywhere it runs with that machine's Python and torch:
 #   tar -xzf kiln.tar.gz -C /some/where && PYTHONPATH=/some/where/kiln python script.py
 #   /some/where/kiln/bin/kilnd --help
@@ -22,7 +22,7 @@ fail() { printf 'bundle: %s\n' "$*" >&2; exit 1; }
 for tool in patchelf strip ldd gzip; do
   command -v "$tool" >/dev/null || fail "$tool is missing: run deploy/install_deps.sh"
 done
-for file in client/python/_C.abi3.so bin/kilnd bin/kiln-worker bin/kiln-tuner bin/kilnctl; do
+for file in client/python/_C.abi3.so bin/kilnd bin/kiln-call bin/kiln-worker bin/kiln-tuner bin/kilnctl; do
   [ -f "$build/$file" ] || fail "$build/$file is missing: run ninja -C $build kiln_wheel"
 done
 
@@ -32,7 +32,7 @@ package=$work/kiln/kiln
 mkdir -p "$package/bin" "$work/kiln/bin"
 cp "$root"/client/python/kiln/{*.py,*.pyi,py.typed} "$package/"
 cp "$build/client/python/_C.abi3.so" "$package/"
-for program in kilnd kiln-worker kiln-tuner kilnctl; do
+for program in kilnd kiln-call kiln-worker kiln-tuner kilnctl; do
   cp "$build/bin/$program" "$package/bin/"
   ln -s "../kiln/bin/$program" "$work/kiln/bin/$program"
 done

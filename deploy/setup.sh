@@ -99,8 +99,8 @@ build_with_ninja || fail "the build failed, see above. Out of memory? Try KILN_J
 
 # ---- Wheel -------------------------------------------------------------------------------------
 stamp="$build/wheel.stamp"
-newer=$(find "$root/client/python" "$root/pyproject.toml" "$build/bin/kilnd" "$build/bin/kiln-worker" "$build/bin/kiln-tuner" \
-             "$build/bin/kilnctl" "$build/client/python/_C.abi3.so" -type f \
+newer=$(find "$root/client/python" "$root/pyproject.toml" "$build/bin/kilnd" "$build/bin/kiln-call" "$build/bin/kiln-worker" \
+             "$build/bin/kiln-tuner" "$build/bin/kilnctl" "$build/client/python/_C.abi3.so" -type f \
              ! -name '*.pyc' ! -path '*/python/kiln/_C.abi3.so' -newer "$stamp" 2>/dev/null || true)
 if [ ! -f "$stamp" ] || [ -n "$newer" ] || [ ! -x "$venv/bin/kilnd" ]; then
   say "kiln's wheel into .venv"

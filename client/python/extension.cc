@@ -75,6 +75,7 @@ PyObject* Configure(PyObject*, PyObject* arguments) {
   options.address = Entry(dict, "address");
   options.upstream = Entry(dict, "upstream");
   options.daemon_binary = Entry(dict, "daemon_binary");
+  options.call_binary = Entry(dict, "call_binary");
   options.runtime_dir = Entry(dict, "runtime_dir");
   options.store_dir = Entry(dict, "store_dir");
   options.job = Entry(dict, "job");

@@ -10,7 +10,8 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 _BUILD = os.environ.get("KILN_BUILD", os.path.join(_ROOT, "build"))
 _MISSING = [tool for tool in ("patchelf", "strip", "ldd", "gzip") if shutil.which(tool) is None]
 _MISSING += [name
-             for name in ("client/python/_C.abi3.so", "bin/kilnd", "bin/kiln-worker", "bin/kiln-tuner", "bin/kilnctl")
+             for name in ("client/python/_C.abi3.so", "bin/kilnd", "bin/kiln-call", "bin/kiln-worker", "bin/kiln-tuner",
+                          "bin/kilnctl")
              if not os.path.exists(os.path.join(_BUILD, name))]
 
 pytestmark = pytest.mark.skipif(bool(_MISSING), reason=f"no {', '.join(_MISSING)}")
@@ -21,7 +22,13 @@ x = torch.randn(8, 16)
 torch.testing.assert_close(torch.compile(lambda x: torch.softmax(x, -1) + 1, backend="kiln")(x),
                            torch.softmax(x, -1) + 1)
 import kiln
-print(kiln.__file__, kiln.status()["daemon"], kiln.stats()["compiles"], kiln.stats()["fallbacks"], sep="\\n")
+print(kiln.__file__, kiln.status()["daemon"], kiln.stats()["compiles"], kiln.stats()["fallbacks"], sep="\\n", flush=True)
+import os
+if (child := os.fork()) == 0:  # has its graphs compiled by kiln-call
+    torch.set_num_threads(1)
+    torch.compile(lambda x: torch.softmax(x, -1) + 2, backend="kiln")(x)
+    os._exit(len(kiln.stats()["fallbacks"]))
+assert os.waitpid(child, 0)[1] == 0
 """
 
 

@@ -161,6 +161,46 @@ def test_fork(place):
     assert not result["fallbacks"]
 
 
+def test_workers_of_a_dataloader_compile_while_their_parent_does(place):
+    code = textwrap.dedent("""
+        import json
+        import torch, kiln
+        from torch.utils.data import DataLoader, Dataset
+
+        class Compiling(Dataset):
+            mine = None
+            def __len__(self):
+                return 8
+            def __getitem__(self, index):
+                if self.mine is None:  # in each worker anew
+                    self.mine = torch.compile(lambda x: torch.softmax(x * 3, -1) + 1, backend="kiln")
+                x = torch.arange(12.0).reshape(3, 4) + index
+                y, stats = self.mine(x), kiln.stats()
+                return x, y, stats["compiles"] + stats["hits"], stats["fallbacks"]
+
+        def parent(i):
+            x = torch.randn(5, 7 + i)
+            f = torch.compile(lambda x: (x * 3).cos() - x, backend="kiln", dynamic=False)
+            torch.testing.assert_close(f(x), (x * 3).cos() - x)
+
+        parent(1)
+        # Forked here: Dynamo's lock would not survive a fork within a compile, whatever the backend.
+        batches = iter(DataLoader(Compiling(), batch_size=None, num_workers=2, multiprocessing_context="fork"))
+        for i in range(2, 6):
+            parent(i)
+        seen = 0
+        for x, y, compiled, fallbacks in batches:
+            torch.testing.assert_close(y, torch.softmax(x * 3, -1) + 1)
+            assert compiled > 0 and not fallbacks, fallbacks
+            seen += 1
+        parent(6)
+        assert seen == 8
+        print(json.dumps(kiln.stats()))
+    """)
+    result = last_json(place.run(code)[0])
+    assert result["compiles"] == 6 and not result["fallbacks"]
+
+
 def test_ddp(place):
     code = textwrap.dedent("""
         import os, sys

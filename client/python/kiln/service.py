@@ -27,6 +27,15 @@ def daemon_binary() -> str:
     return path if os.access(path, os.X_OK) else shutil.which("kilnd") or ""
 
 
+def call_binary() -> str:
+    """kiln-call, for processes that are forked: the one in this package, which is of one build with it, or beside
+    kilnd."""
+    places = [programs.path("kiln-call")]
+    if daemon := daemon_binary():
+        places.append(os.path.join(os.path.dirname(os.path.abspath(daemon)), "kiln-call"))
+    return next((path for path in places if os.access(path, os.X_OK)), "")
+
+
 def _seconds(name: str, otherwise: float) -> float:
     text = os.environ.get(name)
     if not text:
@@ -59,6 +68,7 @@ def configure() -> None:
                 "address": address,
                 "upstream": os.environ.get("KILN_UPSTREAM", ""),
                 "daemon_binary": "" if address else daemon_binary(),
+                "call_binary": call_binary(),
                 "runtime_dir": os.environ.get("KILN_RUNTIME_DIR", ""),
                 "store_dir": os.environ.get("KILN_STORE", ""),
                 "job": os.environ.get("KILN_JOB", ""),
