@@ -67,29 +67,30 @@ class CallServer {
  public:
   CallServer() : channel_(kFd, kFrameBytesMax) {}
 
-  // Until the other end has gone or has been silent for long: OK.
+  // Until the other end has gone, or has been silent for long: OK.
   absl::Status Run() {
-    v1::CallRequest request;
-    KILN_RETURN_IF_ERROR(channel_.Read(&request, {MonotonicAfter(absl::Minutes(1)), nullptr}));
-    const absl::StatusOr<ClientOptions> options = FromMessage(request.options());
-    std::unique_ptr<Client> client;
-    if (options.ok()) client = NewClient(*options);
-    const absl::Duration idle = options.ok() ? absl::Seconds(options->idle_seconds) : absl::ZeroDuration();
-    KILN_ASSIGN_OR_RETURN(const std::unique_ptr<Hangup> hangup, Hangup::Watch(kFd));
-    while (true) {
-      // The first comes at once, however long the program took to start.
-      const MonotonicTime end = MonotonicAfter(std::max(idle, absl::Seconds(1)));
-      const absl::Status read = channel_.Read(&request, {end, nullptr});
-      if (absl::IsUnavailable(read) || absl::IsDeadlineExceeded(read)) return absl::OkStatus();
-      KILN_RETURN_IF_ERROR(read);
-      if (client == nullptr) return Send(options.status(), nullptr);
-      const absl::Status answered = Answer(*client, std::move(request), *hangup);
-      if (absl::IsUnavailable(answered)) return absl::OkStatus();
-      KILN_RETURN_IF_ERROR(answered);
-    }
+    const absl::Status ended = Serve();
+    return absl::IsUnavailable(ended) || absl::IsDeadlineExceeded(ended) ? absl::OkStatus() : ended;
   }
 
  private:
+  absl::Status Serve() {
+    v1::CallRequest request;
+    KILN_RETURN_IF_ERROR(channel_.Read(&request, {MonotonicAfter(absl::Minutes(1)), nullptr}));
+    const absl::StatusOr<ClientOptions> options = FromMessage(request.options());
+    const absl::StatusOr<std::unique_ptr<Hangup>> hangup = Hangup::Watch(kFd);
+    const bool good = options.ok() && hangup.ok();
+    const std::unique_ptr<Client> client = good ? NewClient(*options) : nullptr;
+    while (true) {
+      // The first comes at once, however short the time is.
+      const absl::Duration idle = absl::Seconds(good ? options->idle_seconds : 0);
+      const MonotonicTime end = MonotonicAfter(std::max(idle, absl::Seconds(1)));
+      KILN_RETURN_IF_ERROR(channel_.Read(&request, {end, nullptr}));
+      if (!good) return Send(options.ok() ? hangup.status() : options.status(), nullptr);
+      KILN_RETURN_IF_ERROR(Answer(*client, std::move(request), **hangup));
+    }
+  }
+
   absl::Status Answer(Client& client, v1::CallRequest request, Hangup& hangup) {
     CountRun(request.runs());
     if (request.has_report()) {

@@ -127,8 +127,11 @@ absl::Status CallProgram::Ask(const v1::CallRequest& request, MonotonicTime dead
   if (!written.ok()) return StatusWrap(written, "kiln-call");
   v1::CallReply reply;
   for (gone_ = true;; reply.Clear()) {
-    if (const absl::Status read = channel_.Read(&reply, wait); !read.ok())
-      return StatusWrap(read, "kiln-call");
+    const absl::Status read = channel_.Read(&reply, wait);
+    if (absl::IsUnavailable(read)) {
+      return absl::UnavailableError("kiln-call, which makes the calls of a process that was forked, ended");
+    }
+    if (!read.ok()) return StatusWrap(read, "kiln-call");
     if (reply.has_object() && artifact != nullptr) {
       artifact->objects[reply.object().digest()] =
           std::make_shared<const std::string>(std::move(*reply.mutable_object()->mutable_contents()));
@@ -141,7 +144,6 @@ absl::Status CallProgram::Ask(const v1::CallRequest& request, MonotonicTime dead
     }
   }
   gone_ = false;
-  has_answered_ = true;
   if (artifact != nullptr) FromMessage(std::move(*reply.mutable_end()->mutable_artifact()), artifact);
   return FromMessage(reply.end());
 }

@@ -38,8 +38,6 @@ class CallProgram {
   // The last call has had no answer, or no whole one: the program has ended, or there is no telling where it
   // is. No more calls.
   bool gone() const { return gone_; }
-  // It has answered a call before.
-  bool has_answered() const { return has_answered_; }
 
  private:
   CallProgram(int fd, const ClientOptions& options);
@@ -48,7 +46,6 @@ class CallProgram {
   MessageChannel channel_;
   const absl::Duration call_limit_;
   bool gone_ = false;
-  bool has_answered_ = false;
 };
 
 }  // namespace kiln

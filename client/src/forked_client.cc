@@ -1,8 +1,7 @@
 #include "client/src/forked_client.h"
 
-#include <unistd.h>
-
 #include <atomic>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "client/src/daemon.h"
 #include "client/src/grpc_owner.h"
 #include "client/src/program_client.h"
+#include "client/src/this_process.h"
 
 namespace kiln {
 namespace {
@@ -19,9 +19,9 @@ class ForkedClient final : public Client {
   ForkedClient(const ClientOptions& options, std::unique_ptr<Client> client)
       : options_(options), client_(std::move(client)) {}
   ~ForkedClient() override {
-    if (OwnerOfGrpc() == GrpcOwner::kParent) absl::IgnoreLeak(client_.release());
+    if (IsGrpcOfParent()) absl::IgnoreLeak(client_.release());
     Programs* const programs = programs_.load();
-    if (programs != nullptr && programs->pid == getpid()) {
+    if (programs != nullptr && programs->process == ThisProcess()) {
       delete programs;
     } else if (programs != nullptr) {
       absl::IgnoreLeak(programs);
@@ -38,15 +38,15 @@ class ForkedClient final : public Client {
  private:
   // Of one process: its children have them by memory, and no right to them.
   struct Programs {
-    pid_t pid;
+    uint64_t process;
     std::unique_ptr<Client> client;
   };
 
   Client& Caller() {
     if (OwnGrpc()) return *client_;
     Programs* seen = programs_.load();
-    while (seen == nullptr || seen->pid != getpid()) {
-      auto mine = std::make_unique<Programs>(Programs{getpid(), NewProgramClient(options_)});
+    while (seen == nullptr || seen->process != ThisProcess()) {
+      auto mine = std::make_unique<Programs>(Programs{ThisProcess(), NewProgramClient(options_)});
       if (!programs_.compare_exchange_strong(seen, mine.get())) continue;
       absl::IgnoreLeak(seen);
       seen = mine.release();

@@ -1,26 +1,26 @@
 #include "client/src/grpc_owner.h"
 
-#include <unistd.h>
-
 #include <atomic>
+#include <cstdint>
+
+#include "client/src/this_process.h"
 
 namespace kiln {
 namespace {
 
-std::atomic<pid_t> owner{0};  // 0: nobody; a child has its parent's
+std::atomic<uint64_t> owner{0};  // 0: nobody; a child has its parent's
 
 }  // namespace
 
-GrpcOwner OwnerOfGrpc() {
-  const pid_t seen = owner.load();
-  if (seen == 0) return GrpcOwner::kNobody;
-  return seen == getpid() ? GrpcOwner::kThisProcess : GrpcOwner::kParent;
+bool OwnGrpc() {
+  uint64_t nobody = 0;
+  owner.compare_exchange_strong(nobody, ThisProcess());
+  return !IsGrpcOfParent();
 }
 
-bool OwnGrpc() {
-  pid_t nobody = 0;
-  owner.compare_exchange_strong(nobody, getpid());
-  return OwnerOfGrpc() == GrpcOwner::kThisProcess;
+bool IsGrpcOfParent() {
+  const uint64_t seen = owner.load();
+  return seen != 0 && seen != ThisProcess();
 }
 
 }  // namespace kiln

@@ -8,12 +8,10 @@
 
 namespace kiln {
 
-enum class GrpcOwner { kNobody, kThisProcess, kParent };
-
-// kParent: of a process that this one, or one before it, was forked from.
-GrpcOwner OwnerOfGrpc();
-
 // Before the first use of gRPC: false where it is a parent's; else it is this process's from now on.
 bool OwnGrpc();
+
+// Of a process that this one, or one before it, was forked from.
+bool IsGrpcOfParent();
 
 }  // namespace kiln

@@ -1,13 +1,19 @@
 // Processes that fork after they have compiled: parent and children go on, by each way to a daemon, whatever
 // they do meanwhile (forked_caller.cc).
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "client/src/call_messages.h"
+#include "compiler/support/message_channel.h"
 #include "gtest/gtest.h"
 #include "tests/fault/distant_clients.h"
 
@@ -118,6 +124,71 @@ TEST_F(ForkedClient, RunsOfAChildAreToldByAProgram) {
   for (const v1::JobUse& use : stats.uses()) executed += use.executed();
   EXPECT_EQ(executed, 20) << "the children's, and not what the parent has not told";
   EXPECT_EQ(calls.ExitCode(), 0);
+}
+
+// ---- The program itself ----------------------------------------------------------------------
+
+class Program : public testing::Test {
+ protected:
+  Program() {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(ends[1], 0);
+      execl(KILN_CALL, KILN_CALL, nullptr);
+      _exit(127);
+    }
+    close(ends[1]);
+    channel_ = std::make_unique<MessageChannel>(ends[0], 1 << 20);
+  }
+  int ExitCode() {
+    channel_ = nullptr;
+    int ended = -1;
+    waitpid(pid_, &ended, 0);
+    return WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
+  }
+  void Write(const v1::CallRequest& request) { EXPECT_TRUE(channel_->Write(request, {}).ok()); }
+
+  pid_t pid_ = -1;
+  std::unique_ptr<MessageChannel> channel_;
+};
+
+TEST_F(Program, EndsWithWhoStartedIt) { EXPECT_EQ(ExitCode(), 0); }
+
+TEST_F(Program, TakesNoMoreThanALimit) {
+  const std::string length(4, '\xff');
+  ASSERT_EQ(write(channel_->fd(), length.data(), length.size()), length.size());
+  v1::CallReply reply;
+  EXPECT_TRUE(absl::IsUnavailable(channel_->Read(&reply, {})));
+  EXPECT_EQ(ExitCode(), 1);
+}
+
+TEST_F(Program, EndsAtWhatIsNoMessage) {
+  const std::string bytes("\x03\0\0\0\xff\xff\xff", 7);
+  ASSERT_EQ(write(channel_->fd(), bytes.data(), bytes.size()), bytes.size());
+  v1::CallReply reply;
+  EXPECT_TRUE(absl::IsUnavailable(channel_->Read(&reply, {})));
+  EXPECT_EQ(ExitCode(), 1);
+}
+
+TEST_F(Program, OfAnotherBuildSaysSo) {
+  v1::CallRequest request;
+  request.mutable_options()->set_format(kCallFormat + 1);
+  Write(request);
+  request.mutable_get();
+  Write(request);
+  v1::CallReply reply;
+  ASSERT_TRUE(channel_->Read(&reply, {}).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(FromMessage(reply.end())));
+  EXPECT_TRUE(absl::StrContains(reply.end().message(), "another build"));
+  EXPECT_EQ(ExitCode(), 0);
+}
+
+TEST(ProgramByHand, SaysWhoStartsIt) {
+  Running words(absl::StrCat(KILN_CALL, " --help 2>&1 </dev/null"));
+  EXPECT_TRUE(absl::StrContains(words.Word(), "not by hand"));
+  EXPECT_EQ(words.ExitCode(), 2);
 }
 
 }  // namespace
