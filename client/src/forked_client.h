@@ -5,7 +5,8 @@
 //
 // What a child has of its parent's connection is a copy of the socket's descriptor. The parent closes the
 // connection as ever. Where it is killed while a child lives, the connection stays without anybody who
-// answers, which kilnd finds out by its pings (server/listen).
+// answers: kilnd finds out by its pings where a call runs, and ends it as idle where none does
+// (server/listen).
 //
 // A process forked before the first call is a process as any other. Threads: as the client's.
 #pragma once

@@ -100,7 +100,7 @@ class Caller {
         {"threads", &Caller::Several},     {"cancel", &Caller::Cancel}, {"missing", &Caller::Missing},
         {"killed", &Caller::Killed},       {"exits", &Caller::Exits},   {"idle", &Caller::Idle},
         {"orphan", &Caller::Orphan},       {"away", &Caller::Away},     {"report", &Caller::Report},
-        {"within", &Caller::KilledWithin}, {"cost", &Caller::Cost}};
+        {"within", &Caller::KilledWithin}, {"left", &Caller::Left},     {"cost", &Caller::Cost}};
     for (const auto& [name, run] : modes) {
       if (mode == name) return (this->*run)() ? 0 : 1;
     }
@@ -277,6 +277,21 @@ class Caller {
     waitpid(child, nullptr, 0);
     Say("killed");
     return was_there && AreSoon(0) && Gets("name parent again");
+  }
+
+  // A parent that is killed within a call, while a child lives that has its connection by memory.
+  bool Left() {
+    if (!Gets("name parent")) return false;
+    std::thread calls([&] { Gets("name long\nsleep_ms 60000"); });
+    absl::SleepFor(absl::Milliseconds(700));
+    const pid_t child = InChild([&] {
+      absl::SleepFor(absl::Seconds(50));
+      return true;
+    });
+    Say(absl::StrCat(child));
+    raise(SIGKILL);
+    calls.join();
+    return false;
   }
 
   // Nobody waits for a service that is away at each graph.

@@ -1,6 +1,7 @@
 // Processes that fork after they have compiled: parent and children go on, by each way to a daemon, whatever
 // they do meanwhile (forked_caller.cc).
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -94,6 +95,14 @@ TEST_F(ForkedClient, AChildThatIsKilledWithinACallLeavesNoProgramAndNoJob) {
   EXPECT_EQ(calls.Word(), "killed");
   EXPECT_TRUE(Eventually([&] { return Jobs(farm_) == 0; }, absl::Seconds(5)));
   EXPECT_EQ(calls.ExitCode(), 0);
+}
+
+TEST_F(ForkedClient, AKilledParentsConnectionEndsThoughAChildHasIt) {
+  Running calls(Forks("left"));
+  const pid_t child = atoi(calls.Word().c_str());
+  ASSERT_GT(child, 0);
+  EXPECT_TRUE(Eventually([&] { return wire_.open() == 0; }, absl::Seconds(20))) << "kilnd asks who is there";
+  EXPECT_EQ(kill(child, SIGKILL), 0) << "it was there";
 }
 
 TEST_F(ForkedClient, AProgramThatIsKilledWithinACallIsReplacedOnce) { IsWell(Forks("within")); }

@@ -11,6 +11,7 @@
 #include "kiln/v1/admin.pb.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/bundle.pb.h"
+#include "kiln/v1/call.pb.h"
 #include "kiln/v1/compile.pb.h"
 #include "kiln/v1/config.pb.h"
 #include "kiln/v1/graph.pb.h"
@@ -29,7 +30,7 @@ std::string Described() {
        {v1::StatusRequest::descriptor(), v1::ObjectRef::descriptor(), v1::Manifest::descriptor(),
         v1::HelloRequest::descriptor(), v1::Config::descriptor(), v1::Device::descriptor(),
         v1::LoopOp::descriptor(), v1::FailureRecord::descriptor(), v1::WorkerHello::descriptor(),
-        v1::MatrixProduct::descriptor(), v1::BundleHeader::descriptor()}) {
+        v1::MatrixProduct::descriptor(), v1::BundleHeader::descriptor(), v1::CallRequest::descriptor()}) {
     text += "// " + descriptor->file()->name() + "\n" + descriptor->file()->DebugString() + "\n";
   }
   return text;

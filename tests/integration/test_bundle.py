@@ -22,7 +22,8 @@ x = torch.randn(8, 16)
 torch.testing.assert_close(torch.compile(lambda x: torch.softmax(x, -1) + 1, backend="kiln")(x),
                            torch.softmax(x, -1) + 1)
 import kiln
-print(kiln.__file__, kiln.status()["daemon"], kiln.stats()["compiles"], kiln.stats()["fallbacks"], sep="\\n", flush=True)
+print(kiln.__file__, kiln.status()["daemon"], kiln.stats()["compiles"], kiln.stats()["fallbacks"], sep="\\n",
+      flush=True)
 import os
 if (child := os.fork()) == 0:  # has its graphs compiled by kiln-call
     torch.set_num_threads(1)

@@ -5,18 +5,18 @@
 // match its digest; what is not is made anew, and then refused. With no address configured an embedded
 // daemon of the user's own is started and shared by all of the user's processes.
 //
-// Threads: `Get` may be called from many threads. By a unix socket the connection lives for one call: no
-// thread of gRPC is left when the last running call returns. To another host it is kept for `idle_seconds`
-// more (client/src/kept_channel.h); it ends before the process forks, and with ReportUse. So the process may
-// fork between calls, and parent and child go on. A child forked while a call ran in its parent gets
-// UNAVAILABLE. A compile whose connection breaks goes on there, and is joined again, a few times.
-// How often programs were called goes along with the next look-up; a report whose answer is lost is not
-// repeated. Errors: UNAVAILABLE or DEADLINE_EXCEEDED when the service is away or slow (and at once while the
-// breaker is open), NOT_FOUND for a miss when only looking up, INVALID_ARGUMENT or UNIMPLEMENTED when the
-// compiler refuses the graph, UNAUTHENTICATED or PERMISSION_DENIED when kilnd does not take the certificate
-// or the tenant lacks a role, FAILED_PRECONDITION for TLS files that are not good or a daemon that is too old
-// to sign where it has to, DATA_LOSS for bytes that do not match their digest or signature, CANCELLED when
-// told to end.
+// Threads: `Get` may be called from many threads. By a unix socket the connection lives for one call; to
+// another host it is kept for `idle_seconds` more (client/src/kept_channel.h), and ends with ReportUse. A
+// compile whose connection breaks goes on there, and is joined again, a few times. The process may fork at
+// any time, and parent and child go on: what was forked from a process that has called has its calls made by
+// a program, `call_binary`, for gRPC does not survive a fork (client/src/forked_client.h). How often programs
+// were called goes along with the next look-up; a report whose answer is lost is not repeated. Errors:
+// UNAVAILABLE or DEADLINE_EXCEEDED when the service is away or slow (and at once while the breaker is open),
+// NOT_FOUND for a miss when only looking up, INVALID_ARGUMENT or UNIMPLEMENTED when the compiler refuses the
+// graph, UNAUTHENTICATED or PERMISSION_DENIED when kilnd does not take the certificate or the tenant lacks a
+// role, FAILED_PRECONDITION for TLS files that are not good or a daemon that is too old to sign where it has
+// to, or in a forked process where there is no `call_binary`, DATA_LOSS for bytes that do not match their
+// digest or signature, CANCELLED when told to end.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,7 @@ struct ClientOptions {
   bool background = false;                // after what is interactive of the same tenant
   double connect_seconds = 5;
   double compile_seconds = 300;
-  double idle_seconds = 10;  // that a connection to another host is kept after the last call
+  double idle_seconds = 10;  // that a connection to another host, or a program, is kept after the last call
 };
 
 struct CompileRequestInput {
@@ -126,9 +126,9 @@ class Client {
   virtual absl::StatusOr<CompiledArtifact> Get(const CompileRequestInput& input, bool compile,
                                                Cancellation* cancellation = nullptr) = 0;
   virtual std::string address() const = 0;  // of the daemon in use, for people
-  // Tells the service of the runs (kiln/run_count.h) that no look-up has told it of, when the process ends:
-  // of the daemon that answered last, which is not started again. Within `limit`; what does not arrive is
-  // dropped. A connection that was kept ends.
+  // Tells the service of the runs (kiln/run_count.h) that no look-up has told it of, when the process ends.
+  // No daemon is started for it. Within `limit`; what does not arrive is dropped. A connection or a program
+  // that was kept ends.
   virtual void ReportUse(absl::Duration limit) = 0;
 };
 
