@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "client/src/call_messages.h"
 #include "client/src/daemon.h"
