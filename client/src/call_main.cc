@@ -117,11 +117,11 @@ class CallServer {
     for (const auto& [digest, contents] : artifact.objects) {
       reply.mutable_object()->set_digest(digest);
       reply.mutable_object()->set_contents(*contents);
-      KILN_RETURN_IF_ERROR(channel_.Write(reply, {}));
+      KILN_RETURN_IF_ERROR(channel_.Write(reply, Patience()));
     }
     for (const v1::DebugFile& file : artifact.debug_files) {
       *reply.mutable_debug_file() = file;
-      KILN_RETURN_IF_ERROR(channel_.Write(reply, {}));
+      KILN_RETURN_IF_ERROR(channel_.Write(reply, Patience()));
     }
     return absl::OkStatus();
   }
@@ -130,9 +130,13 @@ class CallServer {
   absl::Status Send(const absl::Status& status, const CompiledArtifact* artifact) {
     v1::CallReply reply;
     *reply.mutable_end() = ToMessage(status);
+    reply.mutable_end()->set_runs(TakeRuns());
     if (artifact != nullptr) *reply.mutable_end()->mutable_artifact() = ToMessage(*artifact);
-    return channel_.Write(reply, {});
+    return channel_.Write(reply, Patience());
   }
+
+  // Whoever has the other end by memory alone takes nothing.
+  static MessageWait Patience() { return {MonotonicAfter(absl::Minutes(1)), nullptr}; }
 
   MessageChannel channel_;
 };

@@ -18,6 +18,7 @@
 #include "client/src/daemon.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
+#include "kiln/run_count.h"
 
 extern char** environ;
 
@@ -36,14 +37,16 @@ absl::Status CheckBinary(const std::string& binary) {
       ": install kiln whole, or start such processes by \"spawn\" or \"forkserver\""));
 }
 
-// By way of a shell that leaves at once, so that the program is nobody's child here: it makes no zombie, and
-// nobody who waits for children of its own meets it.
+// By way of a shell that leaves at once, so that the program is init's child: nobody who waits for children of
+// its own meets it here. Where process 1 reaps nothing, as in a container without an init, it stays a zombie.
 absl::Status Spawn(const std::string& binary, int theirs) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, theirs, kProgramFd);  // first: `theirs` may be 0 or 1
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+  const bool has_error = fcntl(2, F_GETFD) >= 0 && theirs != 2;
+  if (!has_error) posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
   posix_spawn_file_actions_addclosefrom_np(&actions, kProgramFd + 1);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
@@ -124,6 +127,7 @@ absl::Status CallProgram::Ask(const v1::CallRequest& request, MonotonicTime dead
   const MessageWait wait = {deadline, nullptr};
   const absl::Status written = channel_.Write(request, wait);
   // Nothing of one that is too long was written.
+  asked_ = written.ok();
   gone_ = !written.ok() && !absl::IsResourceExhausted(written);
   if (!written.ok()) return StatusWrap(written, "kiln-call");
   v1::CallReply reply;
@@ -145,6 +149,7 @@ absl::Status CallProgram::Ask(const v1::CallRequest& request, MonotonicTime dead
     }
   }
   gone_ = false;
+  CountRun(reply.end().runs());
   if (artifact != nullptr) FromMessage(std::move(*reply.mutable_end()->mutable_artifact()), artifact);
   return FromMessage(reply.end());
 }

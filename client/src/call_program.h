@@ -1,6 +1,7 @@
 // A kiln-call: a program that makes calls of libkiln for the process that started it, which was forked and so
 // has no gRPC of its own (grpc_owner.h). It has that process's environment and standard error, and otherwise
-// nothing but one end of a socketpair. It ends when it has had no call for ClientOptions::idle_seconds, or
+// nothing but one end of a socketpair. A child of that process has a copy of the other end: where the process is
+// killed, the program lives until the child ends, or its answer is not taken for a minute. It ends when it has had no call for ClientOptions::idle_seconds, or
 // the process at the other end has gone; a call that runs is then cancelled. It is nobody's child, is in a
 // session of its own, and signals for the process's group do not reach it.
 //
@@ -38,6 +39,8 @@ class CallProgram {
   // The last call has had no answer, or no whole one: the program has ended, or there is no telling where it
   // is. No more calls.
   bool gone() const { return gone_; }
+  // The last request was written whole: the program may have had it.
+  bool asked() const { return asked_; }
 
  private:
   CallProgram(int fd, const ClientOptions& options);
@@ -46,6 +49,7 @@ class CallProgram {
   MessageChannel channel_;
   const absl::Duration call_limit_;
   bool gone_ = false;
+  bool asked_ = false;
 };
 
 }  // namespace kiln

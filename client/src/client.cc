@@ -484,9 +484,11 @@ class GrpcClient : public Client {
     v1::ReportUseRequest request;
     request.mutable_use()->set_executed(TakeRuns());
     if (request.use().executed() == 0 || !breaker_.Allows(MonotonicNow())) return;
-    const absl::StatusOr<std::string> address = FindAddress(options_);
-    if (!address.ok()) return;
     const MonotonicTime deadline = MonotonicAfter(limit);
+    // Of the daemon that answered; kiln-call may be new, and its caller's was another process.
+    absl::StatusOr<std::string> address = LastAddress();
+    if (address->empty()) address = FindAddress(options_);
+    if (!address.ok()) return;
     request.set_namespace_(options_.name_space);
     request.set_job(options_.job);
     grpc::ClientContext context;
@@ -497,6 +499,11 @@ class GrpcClient : public Client {
     if (!lease.ok()) return;
     // Nobody is there any more who could be told how it went.
     v1::Compiler::NewStub(lease->channel())->ReportUse(&context, request, &reply).IgnoreError();
+  }
+
+  std::string LastAddress() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return last_address_;
   }
 
   // `second_try`: the caller knows already how the daemon of the first one ended.
@@ -517,6 +524,10 @@ class GrpcClient : public Client {
     KILN_ASSIGN_OR_RETURN(KeptChannel::Lease lease, kept_.Take(address, TlsOf(options_), connect_deadline));
     auto stub = v1::Compiler::NewStub(lease.channel());
     connected = true;
+    {
+      absl::MutexLock lock(&mutex_);
+      last_address_ = address;
+    }
     const double connect_seconds = SecondsSince(start);
     Session session(options_, address, *stub, cache_, input, deadline, cancellation);
     absl::StatusOr<CompiledArtifact> result = session.Run(compile);
@@ -542,6 +553,8 @@ class GrpcClient : public Client {
   ObjectCache cache_;
   KeptChannel kept_;
   Breaker breaker_;
+  mutable absl::Mutex mutex_;
+  std::string last_address_ ABSL_GUARDED_BY(mutex_);  // that a connection was made to
 };
 
 }  // namespace

@@ -25,11 +25,14 @@ class ProgramClient final : public Client {
     Cancellation nobodys;
     if (cancellation == nullptr) cancellation = &nobodys;
     if (!breaker_.Allows(MonotonicNow())) return ServiceAwayError();
-    const uint64_t runs = TakeRuns();
+    uint64_t runs = TakeRuns();
     std::unique_ptr<CallProgram> program = TakeIdle();
     if (program != nullptr) {
       absl::StatusOr<CompiledArtifact> got = program->Get(input, compile, runs, *cancellation);
-      if (!program->gone() || cancellation->cancelled()) return Ended(std::move(program), std::move(got));
+      // Once more where it had ended; whoever does not answer has had his time.
+      const bool again = program->gone() && absl::IsUnavailable(got.status()) && !cancellation->cancelled();
+      if (!again) return Ended(std::move(program), std::move(got));
+      if (program->asked()) runs = 0;  // which may have been told
     }
     KILN_ASSIGN_OR_RETURN(program, CallProgram::Start(options_));
     absl::StatusOr<CompiledArtifact> got = program->Get(input, compile, runs, *cancellation);
@@ -44,7 +47,8 @@ class ProgramClient final : public Client {
     std::unique_ptr<CallProgram> program = TakeIdle();
     if (runs == 0 || !breaker_.Allows(MonotonicNow())) return;
     if (program != nullptr) program->ReportUse(runs, limit);
-    if (program != nullptr && !program->gone()) return;
+    const bool ended = program == nullptr || (program->gone() && !program->asked());
+    if (!ended || MonotonicNow() >= deadline) return;
     absl::StatusOr<std::unique_ptr<CallProgram>> started = CallProgram::Start(options_);
     if (started.ok()) (*started)->ReportUse(runs, absl::FromChrono(deadline - MonotonicNow()));
   }
@@ -75,7 +79,6 @@ class ProgramClient final : public Client {
 
   const ClientOptions options_;
   Breaker breaker_;
-  // Not absl's, whose waiting threads share memory that another thread of the parent may have locked.
   std::mutex mutex_;
   std::unique_ptr<CallProgram> idle_ ABSL_GUARDED_BY(mutex_);
 };

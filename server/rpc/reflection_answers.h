@@ -22,7 +22,7 @@ class ReflectionAnswers {
  private:
   using Response = grpc::reflection::v1::ServerReflectionResponse;
 
-  // The file after those that it imports; null: NOT_FOUND of `what`.
+  // The file and then what it imports, but what the stream has been sent; null: NOT_FOUND of `what`.
   void AddFile(const google::protobuf::FileDescriptor* file, absl::string_view what, Response* response);
   void AddWithImports(const google::protobuf::FileDescriptor& file, Response* response);
 
