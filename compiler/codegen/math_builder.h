@@ -62,29 +62,6 @@ class MathBuilder {
 
   V Bits(V x) { return b.CreateBitCast(x, int_type); }
   V FromBits(V x) { return b.CreateBitCast(x, type); }
-  int MantissaBits() const { return is_double ? 52 : 23; }
-  int Bias() const { return is_double ? 1023 : 127; }
-  // 2^n for a normal result; n an integer vector.
-  V PowerOfTwo(V n) { return FromBits(b.CreateShl(b.CreateAdd(n, I(Bias())), I(MantissaBits()))); }
-  // x * 2^n, rounded once, for |n| below twice the exponent range; x near 1.
-  V Scale(V x, V n) {
-    V half = b.CreateAShr(n, I(1));
-    return Mul(Mul(x, PowerOfTwo(half)), PowerOfTwo(b.CreateSub(n, half)));
-  }
-  // Nearest integer of a small x, as a float and as an integer; NaN gives something, without trapping.
-  V Nearest(V x, V* as_int) { return Unshift(Add(x, Magic()), as_int); }
-  // Of x * y, which is rounded this once.
-  V NearestProduct(V x, V y, V* as_int) { return Unshift(Fma(x, y, Magic()), as_int); }
-  // 1.5 * 2^mantissa bits: a small number that is added to it is rounded to an integer in its lowest bits.
-  V Magic() const { return C(MagicNumber()); }
-  // A small n that is added to this one has the exponent of 2^(n + more) in its lowest bits; PowerFrom is
-  // that power.
-  V PowerMagic(int more = 0) const { return C(MagicNumber() + Bias() + more); }
-  V PowerFrom(V shifted) { return FromBits(b.CreateShl(Bits(shifted), I(MantissaBits()))); }
-  V Unshift(V shifted, V* as_int) {
-    if (as_int != nullptr) *as_int = b.CreateSub(Bits(shifted), Bits(Magic()));
-    return Sub(shifted, Magic());
-  }
   // Highest power first, by Horner's rule with fused operations.
   V Poly(V x, std::initializer_list<double> coefficients) {
     V sum = nullptr;
@@ -92,20 +69,6 @@ class MathBuilder {
       sum = sum == nullptr ? C(coefficient) : Fma(sum, x, C(coefficient));
     }
     return sum;
-  }
-  // x = m * 2^e with m in [sqrt(1/2), sqrt(2)); for positive finite x, subnormals included.
-  V Frexp(V x, V* exponent) {
-    V tiny = Lt(x, C(is_double ? 2.2250738585072014e-308 : 1.17549435e-38));
-    V scaled = Sel(tiny, Mul(x, is_double ? 18014398509481984.0 : 16777216.0), x);  // 2^54, 2^24
-    V bits = Bits(scaled);
-    // The offset moves the split point of the mantissa to sqrt(1/2).
-    V offset = is_double ? I(0x3FE6A09E667F3BCD) : I(0x3F3504F3);
-    V shifted = b.CreateSub(bits, offset);
-    V e = b.CreateAShr(shifted, I(MantissaBits()));
-    V m = FromBits(b.CreateSub(bits, b.CreateShl(e, I(MantissaBits()))));
-    V adjusted = b.CreateSub(e, Sel(tiny, I(is_double ? 54 : 24), I(0)));
-    *exponent = b.CreateSIToFP(adjusted, type);
-    return m;
   }
 
   static constexpr double kLog2E = 0x1.71547652b82fep+0;
@@ -117,9 +80,6 @@ class MathBuilder {
   llvm::Type* const type;
   const bool is_double;
   llvm::Type* const int_type;
-
- private:
-  double MagicNumber() const { return is_double ? 6755399441055744.0 : 12582912.0; }
 };
 
 }  // namespace kiln

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "compiler/codegen/math.h"
+#include "compiler/codegen/math_exponent.h"
 #include "compiler/codegen/math_formulas.h"
 
 namespace kiln {
@@ -24,7 +25,7 @@ struct Reduced {
 // x = n ln2 + r
 Reduced ReduceByLn2(MathBuilder& m, V x) {
   Reduced result;
-  result.whole = m.NearestProduct(x, m.C(MathBuilder::kLog2E), &result.n);
+  result.whole = NearestProduct(m, x, m.C(MathBuilder::kLog2E), &result.n);
   V r = m.Fma(result.whole, m.C(m.is_double ? -kLn2High : -MathBuilder::kLn2HighF), x);
   result.r = m.Fma(result.whole, m.C(m.is_double ? -kLn2Low : -MathBuilder::kLn2LowF), r);
   return result;
@@ -95,7 +96,7 @@ Pair Product(MathBuilder& m, Pair a, Pair b) {
 // log x to about 2^-66 of its value, for positive finite x.
 Pair WideLog(MathBuilder& m, V x) {
   V exponent;
-  V mantissa = m.Frexp(x, &exponent);
+  V mantissa = Frexp(m, x, &exponent);
   V f = m.Sub(mantissa, m.C(1.0));  // exact
   Pair g = Sum(m, mantissa, m.C(1.0));
   V high = m.Div(f, g.high);
@@ -118,8 +119,8 @@ Pair WideLog(MathBuilder& m, V x) {
 V FloatExp(MathBuilder& m, V x) {
   constexpr double kLimit = 120.0;  // beyond it the result is 0 or infinity
   V clamped = m.Clamp(x, -kLimit, kLimit);
-  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E / 2), m.PowerMagic());
-  V whole = m.Sub(shifted, m.PowerMagic());
+  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E / 2), PowerMagic(m));
+  V whole = m.Sub(shifted, PowerMagic(m));
   V r = m.Fma(whole, m.C(-2 * MathBuilder::kLn2HighF), clamped);
   r = m.Fma(whole, m.C(-2 * MathBuilder::kLn2LowF), r);
   // Minimax, to 2^-26 of e^r; odd and even powers apart, so that fewer operations wait for each other.
@@ -127,19 +128,19 @@ V FloatExp(MathBuilder& m, V x) {
   V odd = m.Poly(square, {1.96116016e-4, 8.33610352e-3, 1.66666135e-1});
   V tail = m.Fma(odd, r, m.Poly(square, {1.41044718e-3, 4.16612700e-2, 5.00000358e-1}));
   V p = m.Add(m.Fma(square, tail, r), m.C(1.0));
-  V half = m.PowerFrom(shifted);
+  V half = PowerFrom(m, shifted);
   return m.Mul(m.Mul(p, half), half);
 }
 
 // e^x 2^more, not below e^low: a number near 1 and a power of 2, which must be in range, to be multiplied.
 std::pair<V, V> ExpParts(MathBuilder& m, V x, double low, int more) {
   V clamped = m.Max(m.C(low), x);  // NaN passes
-  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E), m.PowerMagic(more));
-  V n = m.Sub(shifted, m.PowerMagic(more));
+  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E), PowerMagic(m, more));
+  V n = m.Sub(shifted, PowerMagic(m, more));
   V r = m.Fma(n, m.C(-kLn2), clamped);  // ln2's rounding, 2^-29, times n
   V p = m.Poly(
       r, {8.29027004e-3, 4.18981606e-2, 1.66676382e-1, 4.99991478e-1, 9.99999706e-1, 1.0});  // to 2^-23.4
-  return {p, m.PowerFrom(shifted)};
+  return {p, PowerFrom(m, shifted)};
 }
 
 // e^x 2^more.
@@ -164,7 +165,7 @@ V MathEmitter::DoubleExp(MathBuilder& m, V x, V x_low, V factor, int shift) {
   if (x_low != nullptr) p = m.Fma(m.Add(p, m.C(1.0)), x_low, p);
   p = m.Add(p, m.C(1.0));
   if (factor != nullptr) p = m.Mul(p, factor);
-  return m.Scale(p, shift == 0 ? reduced.n : m.b.CreateAdd(reduced.n, m.I(shift)));
+  return Scale(m, p, shift == 0 ? reduced.n : m.b.CreateAdd(reduced.n, m.I(shift)));
 }
 
 V MathEmitter::PlusExp(llvm::IRBuilder<>& b, V sum, V x) {
@@ -190,7 +191,7 @@ V MathEmitter::Exp2(MathBuilder& m, V x) {
   const double limit = m.is_double ? 1100.0 : 160.0;
   V clamped = m.Clamp(x, -limit, limit);
   V n;
-  V whole = m.Nearest(clamped, &n);
+  V whole = Nearest(m, clamped, &n);
   V r = m.Mul(m.Sub(clamped, whole), kLn2);
   V p = m.Add(m.Fma(m.Mul(r, r), ExpTail(m, r), r), m.C(1.0));
   return TimesPowerOfTwo(m, p, whole, n);
@@ -202,7 +203,7 @@ V formulas::Expm1(MathBuilder& m, V x) {
   const double low = m.is_double ? -60.0 : -30.0;
   Reduced reduced = ReduceByLn2(m, m.Clamp(x, low, high));
   V p = m.Fma(m.Mul(reduced.r, reduced.r), ExpTail(m, reduced.r), reduced.r);
-  V scale = m.PowerOfTwo(m.b.CreateSub(reduced.n, m.I(1)));
+  V scale = PowerOfTwo(m, m.b.CreateSub(reduced.n, m.I(1)));
   V result = m.Mul(m.Fma(scale, p, m.Sub(scale, m.C(0.5))), 2.0);
   result = m.Sel(m.b.CreateICmpEQ(reduced.n, m.I(0)), p, result);
   return m.Sel(m.Eq(x, m.C(0.0)), x, result);
@@ -210,7 +211,7 @@ V formulas::Expm1(MathBuilder& m, V x) {
 
 V formulas::Log(MathBuilder& m, V x, LoopOpcode base) {
   V e;
-  V f = m.Sub(m.Frexp(x, &e), m.C(1.0));
+  V f = m.Sub(Frexp(m, x, &e), m.C(1.0));
   V half_square = m.Mul(m.Mul(f, f), 0.5);
   V tail = LogTail(m, f);
   V result;
@@ -248,7 +249,7 @@ V formulas::Log1p(MathBuilder& m, V x) {
   V lost = m.Add(m.Sub(m.C(1.0), m.Sub(u, back)), m.Sub(x, back));
   V correction = m.Div(lost, u);
   V e;
-  V f = m.Sub(m.Frexp(u, &e), m.C(1.0));
+  V f = m.Sub(Frexp(m, u, &e), m.C(1.0));
   V half_square = m.Mul(m.Mul(f, f), 0.5);
   V low = m.Fma(e, m.C(m.is_double ? kLn2Low : MathBuilder::kLn2LowF), m.Add(correction, LogTail(m, f)));
   V result =

@@ -1,6 +1,7 @@
 // Float functions for NVIDIA GPUs: as short as the arithmetic there allows. Kernels that move a few bytes an
 // element have time for about fifty instructions on each.
 #include "compiler/codegen/math.h"
+#include "compiler/codegen/math_exponent.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
 
 namespace kiln {
@@ -40,11 +41,11 @@ V MathEmitter::GpuExp(MathBuilder& m, V x) {
   constexpr double kSteps = 252;
   V part = Fma(m, llvm::Intrinsic::nvvm_fma_rn_sat_f, x, m.C(0x1.71547652b82fep+0 / kSteps), m.C(0.5));
   V shifted =
-      Fma(m, llvm::Intrinsic::nvvm_fma_rm_f, part, m.C(kSteps), m.Sub(m.PowerMagic(), m.C(kSteps / 2)));
-  V n = m.Sub(shifted, m.PowerMagic());
+      Fma(m, llvm::Intrinsic::nvvm_fma_rm_f, part, m.C(kSteps), m.Sub(PowerMagic(m), m.C(kSteps / 2)));
+  V n = m.Sub(shifted, PowerMagic(m));
   V f = m.Fma(x, m.C(0x1.715476p+0), m.Neg(n));
   f = m.Fma(x, m.C(0x1.4ae0cp-26), f);
-  return m.Mul(m.PowerFrom(shifted), GpuExp2(m, f));
+  return m.Mul(PowerFrom(m, shifted), GpuExp2(m, f));
 }
 
 V MathEmitter::GpuExp2(MathBuilder& m, V x) {
@@ -74,8 +75,8 @@ V MathEmitter::GpuOnePlusTanh(MathBuilder& m, V x) {
 MathEmitter::Quadrant MathEmitter::GpuReduce(MathBuilder& m, V x) {
   llvm::IRBuilder<>& b = m.b;
   if (x == quadrant_of_ && b.GetInsertBlock() == quadrant_.block) return quadrant_;
-  V shifted = m.Fma(x, m.C(0x1.45f306dc9c883p-1), m.Magic());
-  V whole = m.Sub(shifted, m.Magic());
+  V shifted = m.Fma(x, m.C(0x1.45f306dc9c883p-1), Magic(m));
+  V whole = m.Sub(shifted, Magic(m));
   V n = m.Bits(shifted);
   V r = m.Fma(whole, m.C(-0x1.921fb40000000p+0), x);
   r = m.Fma(whole, m.C(-0x1.4442d00000000p-24), r);

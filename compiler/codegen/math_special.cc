@@ -1,6 +1,7 @@
 // Error function, gamma function, and the exact remainders of floats. The coefficients of Erf, Erfc and
 // Lgamma are Chebyshev interpolants of the functions named beside them, to about 2^-53.
 #include "compiler/codegen/math.h"
+#include "compiler/codegen/math_exponent.h"
 #include "compiler/codegen/math_formulas.h"
 
 namespace kiln {
@@ -42,10 +43,10 @@ V LgammaNearTwo(MathBuilder& m, V z) {
 
 // 1 - 2^x of floats for -100 ≤ x ≤ 0.
 V OneLessExp2(MathBuilder& m, V x) {
-  V shifted = m.Add(x, m.PowerMagic());
-  V f = m.Sub(x, m.Sub(shifted, m.PowerMagic()));
+  V shifted = m.Add(x, PowerMagic(m));
+  V f = m.Sub(x, m.Sub(shifted, PowerMagic(m)));
   V p = m.Poly(f, {1.32645875e-3, 9.67161923e-3, 5.55073504e-2, 2.40222405e-1, 6.93146976e-1, 1.0});
-  return m.Fma(m.Neg(p), m.PowerFrom(shifted), m.C(1.0));
+  return m.Fma(m.Neg(p), PowerFrom(m, shifted), m.C(1.0));
 }
 
 }  // namespace
@@ -189,7 +190,7 @@ V formulas::Fmod(MathBuilder& m, V x, V y) {
   gap = b.CreateSelect(b.CreateICmpSGT(gap, m.I(0)), gap, m.I(0));
   // 2^gap may be beyond the range of one factor.
   V half = b.CreateLShr(gap, m.I(1));
-  V step = m.Mul(m.Mul(safe, m.PowerOfTwo(half)), m.PowerOfTwo(b.CreateSub(gap, half)));
+  V step = m.Mul(m.Mul(safe, PowerOfTwo(m, half)), PowerOfTwo(m, b.CreateSub(gap, half)));
   V quotient = m.Trunc(m.Div(rest, step));
   V next = m.Fma(m.Neg(quotient), step, rest);
   next = m.Sel(m.Lt(next, m.C(0.0)), m.Add(next, step), next);

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "compiler/codegen/math.h"
+#include "compiler/codegen/math_exponent.h"
 #include "llvm/Analysis/VectorUtils.h"
 #include "llvm/IR/Constants.h"
 #include "llvm/IR/IntrinsicsX86.h"
@@ -103,7 +104,7 @@ V MathEmitter::InSixteens(MathBuilder& m, V x, Function function) {
 V MathEmitter::TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n) {
   auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(m.type);
   const bool whole_register = HasTables(m.type) && vector != nullptr && vector->getNumElements() == 16;
-  return whole_register ? ScaledByPower(m, x, whole) : m.Scale(x, n);
+  return whole_register ? ScaledByPower(m, x, whole) : Scale(m, x, n);
 }
 
 // x = (n + i/32) ln2 + r with |r| ≤ ln2/64: 2^n 2^(i/32) e^r. Added to `magic`, n + i/32 has i in its lowest
@@ -142,8 +143,8 @@ V MathEmitter::PlusTableExp(MathBuilder& m, V sum, V x) {
 V MathEmitter::TableErf(MathBuilder& m, V x) {
   V a = m.Abs(x);
   V bounded = m.Sel(m.Gt(a, m.C(kErfEnd)), m.C(kErfEnd), a);  // NaN passes
-  V shifted = m.Fma(bounded, m.C(kErfStepInverse), m.Magic());
-  V interval = m.Sub(shifted, m.Magic());
+  V shifted = m.Fma(bounded, m.C(kErfStepInverse), Magic(m));
+  V interval = m.Sub(shifted, Magic(m));
   V t = m.Fma(interval, m.C(-kErfStep), bounded);
   V number = m.Bits(shifted);
   V p = LookUp(m, kErfTerms[5], number);

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "compiler/codegen/math.h"
+#include "compiler/codegen/math_exponent.h"
 #include "compiler/codegen/math_formulas.h"
 
 namespace kiln {
@@ -162,7 +163,7 @@ V MathEmitter::SinCos(MathBuilder& m, V x, LoopOpcode op) {
   if (on_gpu_ && !m.is_double && op != LoopOpcode::kTan) return GpuSinCos(m, x, op);
   llvm::IRBuilder<>& b = m.b;
   V n;
-  V whole = m.Nearest(m.Mul(x, kTwoOverPi), &n);
+  V whole = Nearest(m, m.Mul(x, kTwoOverPi), &n);
   V r;
   if (m.is_double) {
     r = m.Fma(whole, m.C(-kPiOver2), x);

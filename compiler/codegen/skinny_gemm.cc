@@ -22,9 +22,9 @@ constexpr unsigned kWarp = 32;
 constexpr unsigned kGlobal = 1, kShared = 3;  // address spaces
 constexpr unsigned kWords = 4;                // of 32 bits that an access moves
 
-// The code of one product. Of a warp's lanes, `group_` (of eight) is the row of a fragment and `quarter_` (of
-// four) the place along K: each lane takes 16 bytes of K of its rows, and since both factors are dealt alike
-// it does not matter which of a step's terms an instruction takes to be which.
+// The code of one product. Of a warp's lanes, `lane_.group` (of eight) is the row of a fragment and
+// `lane_.quarter` (of four) the place along K: each lane takes 16 bytes of K of its rows, and since both
+// factors are dealt alike it does not matter which of a step's terms an instruction takes to be which.
 class SkinnyEmitter {
  public:
   SkinnyEmitter(const SkinnyShape& shape, llvm::Module* module)
@@ -42,6 +42,17 @@ class SkinnyEmitter {
   }
 
  private:
+  struct Operands {
+    Value *a = nullptr, *weights = nullptr, *c = nullptr, *bias = nullptr, *d = nullptr;
+  };
+  // Where this one is.
+  struct Lane {
+    Value *thread = nullptr, *warp = nullptr;            // in the block
+    Value *group = nullptr, *quarter = nullptr;          // of four lanes in the warp; in the group
+    Value *rank = nullptr, *first_column = nullptr;      // of the block: in its cluster; of d
+    Value* slot = nullptr;                               // of the warp among those that share a sum
+    Value *first_step = nullptr, *first_term = nullptr;  // along K
+  };
   // What a lane has of a step of K, as words.
   struct Step {
     std::vector<Value*> x;        // [row of a][word]; with tensor cores [eight rows of a][word]
@@ -78,11 +89,11 @@ class SkinnyEmitter {
     function_->addFnAttr(llvm::Attribute::NoUnwind);
     b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", function_));
     unsigned next = 0;
-    a_ = function_->getArg(next++);
-    weights_ = function_->getArg(next++);
-    if (shape_.has_c) c_ = function_->getArg(next++);
-    if (shape_.has_bias) bias_ = function_->getArg(next++);
-    d_ = function_->getArg(next++);
+    operands_.a = function_->getArg(next++);
+    operands_.weights = function_->getArg(next++);
+    if (shape_.has_c) operands_.c = function_->getArg(next++);
+    if (shape_.has_bias) operands_.bias = function_->getArg(next++);
+    operands_.d = function_->getArg(next++);
     auto* array = llvm::ArrayType::get(b_.getFloatTy(), shape_.slots() * shape_.slot_elements());
     slots_ = new llvm::GlobalVariable(module_, array, false, llvm::GlobalValue::InternalLinkage,
                                       llvm::UndefValue::get(array), "pieces", nullptr,
@@ -91,37 +102,38 @@ class SkinnyEmitter {
   }
 
   void FindOperands() {
-    thread_ = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
-    Value* lane = b_.CreateAnd(thread_, I32(kWarp - 1));
-    warp_ = b_.CreateLShr(thread_, I32(5));
-    group_ = b_.CreateLShr(lane, I32(2));
-    quarter_ = b_.CreateAnd(lane, I32(3));
+    lane_.thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+    Value* lane = b_.CreateAnd(lane_.thread, I32(kWarp - 1));
+    lane_.warp = b_.CreateLShr(lane_.thread, I32(5));
+    lane_.group = b_.CreateLShr(lane, I32(2));
+    lane_.quarter = b_.CreateAnd(lane, I32(3));
     Value* block = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
-    rank_ = b_.CreateURem(block, I32(shape_.blocks));
-    first_column_ = b_.CreateMul(b_.CreateUDiv(block, I32(shape_.blocks)), I32(shape_.columns()));
+    lane_.rank = b_.CreateURem(block, I32(shape_.blocks));
+    lane_.first_column = b_.CreateMul(b_.CreateUDiv(block, I32(shape_.blocks)), I32(shape_.columns()));
     // Nobody may write to a block's memory before it runs; that is waited for when the sums are made.
     if (shape_.blocks > 1) Call(llvm::Intrinsic::nvvm_barrier_cluster_arrive_relaxed, b_.getVoidTy(), {});
-    slot_ = b_.CreateAdd(b_.CreateMul(rank_, I32(shape_.warps)), warp_);
-    first_step_ = b_.CreateMul(slot_, I32(shape_.steps_of_warp));
+    lane_.slot = b_.CreateAdd(b_.CreateMul(lane_.rank, I32(shape_.warps)), lane_.warp);
+    lane_.first_step = b_.CreateMul(lane_.slot, I32(shape_.steps_of_warp));
     // Where this lane's terms of the first step lie along K.
-    first_term_ = b_.CreateAdd(b_.CreateMul(first_step_, I32(shape_.step_terms())),
-                               b_.CreateMul(quarter_, I32(shape_.terms)));
+    lane_.first_term = b_.CreateAdd(b_.CreateMul(lane_.first_step, I32(shape_.step_terms())),
+                                    b_.CreateMul(lane_.quarter, I32(shape_.terms)));
     const int64_t rows = shape_.tensor_cores ? shape_.row_groups() : shape_.rows;
     for (int64_t r = 0; r < rows; ++r) {
       // Rows beyond the last are the last again, and are not stored.
-      Value* row = shape_.tensor_cores ? AtMost(b_.CreateAdd(group_, I32(8 * r)), shape_.rows - 1) : I32(r);
-      x_.push_back(At(a_, Product(row, shape_.a_stride)));
+      Value* row =
+          shape_.tensor_cores ? AtMost(b_.CreateAdd(lane_.group, I32(8 * r)), shape_.rows - 1) : I32(r);
+      x_.push_back(At(operands_.a, Product(row, shape_.a_stride)));
     }
     if (!shape_.along_n) {
       for (uint32_t i = 0; i < 2 * shape_.tiles; ++i) {
-        Value* column = b_.CreateAdd(first_column_, b_.CreateAdd(group_, I32(8 * i)));
-        w_.push_back(At(weights_, Product(AtMost(column, shape_.columns_all - 1), shape_.b_stride)));
+        Value* column = b_.CreateAdd(lane_.first_column, b_.CreateAdd(lane_.group, I32(8 * i)));
+        w_.push_back(At(operands_.weights, Product(AtMost(column, shape_.columns_all - 1), shape_.b_stride)));
       }
       return;
     }
-    Value* column = b_.CreateAdd(first_column_, b_.CreateMul(group_, I32(2 * shape_.tiles)));
+    Value* column = b_.CreateAdd(lane_.first_column, b_.CreateMul(lane_.group, I32(2 * shape_.tiles)));
     column = AtMost(column, shape_.columns_all - 2 * shape_.tiles);
-    w_.push_back(At(weights_, b_.CreateZExt(column, b_.getInt64Ty())));
+    w_.push_back(At(operands_.weights, b_.CreateZExt(column, b_.getInt64Ty())));
   }
 
   // Bias and c are on their way while the sums are made.
@@ -133,10 +145,12 @@ class SkinnyEmitter {
       const Output out = OutputOf(turn);
       Value* row = AtMost(out.row, shape_.rows - 1);
       Value* column = AtMost(out.column, shape_.columns_all - 1);
-      bias_values_.push_back(shape_.has_bias ? load(bias_, b_.CreateZExt(column, b_.getInt64Ty())) : nullptr);
-      c_values_.push_back(shape_.has_c ? load(c_, b_.CreateAdd(Product(row, shape_.c_row_stride),
+      bias_values_.push_back(shape_.has_bias ? load(operands_.bias, b_.CreateZExt(column, b_.getInt64Ty()))
+                                             : nullptr);
+      c_values_.push_back(shape_.has_c
+                              ? load(operands_.c, b_.CreateAdd(Product(row, shape_.c_row_stride),
                                                                Product(column, shape_.c_column_stride)))
-                                       : nullptr);
+                              : nullptr);
     }
   }
 
@@ -164,7 +178,7 @@ class SkinnyEmitter {
   // `number` of the step among this warp's.
   Step Load(Value* number) {
     Step step;
-    Value* term = b_.CreateAdd(first_term_, b_.CreateMul(number, I32(shape_.step_terms())));
+    Value* term = b_.CreateAdd(lane_.first_term, b_.CreateMul(number, I32(shape_.step_terms())));
     Value* exists = nullptr;
     if (!shape_.steps_fit()) {
       exists = b_.CreateICmpULT(term, I32(shape_.depth));
@@ -342,10 +356,10 @@ class SkinnyEmitter {
 
   // ---- from the warps' sums to the product
 
-  // Of column 16 * tile + 8 * half + group_, as fragments have it: its place in the block's columns.
+  // Of column 16 * tile + 8 * half + lane_.group, as fragments have it: its place in the block's columns.
   Value* ColumnOf(uint32_t tile, uint32_t half) {
-    if (!shape_.along_n) return b_.CreateAdd(group_, I32(16 * tile + 8 * half));
-    return b_.CreateAdd(b_.CreateMul(group_, I32(2 * shape_.tiles)), I32(2 * tile + half));
+    if (!shape_.along_n) return b_.CreateAdd(lane_.group, I32(16 * tile + 8 * half));
+    return b_.CreateAdd(b_.CreateMul(lane_.group, I32(2 * shape_.tiles)), I32(2 * tile + half));
   }
 
   // The shared memory of a block of the cluster.
@@ -360,7 +374,7 @@ class SkinnyEmitter {
     const uint32_t owned = 8 / shape_.blocks;
     Value* row = b_.CreateAdd(b_.CreateAnd(row_of_eight, I32(owned - 1)), I32(rows * owned));
     Value* place = b_.CreateAdd(b_.CreateMul(row, I32(shape_.slot_stride())), column);
-    return b_.CreateAdd(place, b_.CreateMul(slot_, I32(shape_.slot_elements())));
+    return b_.CreateAdd(place, b_.CreateMul(lane_.slot, I32(shape_.slot_elements())));
   }
 
   void Lay(Value* slots, Value* place, Value* sum) {
@@ -385,7 +399,7 @@ class SkinnyEmitter {
   void LayFragments() {
     const uint32_t owned = 8 / shape_.blocks;
     for (uint32_t odd = 0; odd < 2; ++odd) {
-      Value* row = b_.CreateAdd(b_.CreateMul(quarter_, I32(2)), I32(odd));
+      Value* row = b_.CreateAdd(b_.CreateMul(lane_.quarter, I32(2)), I32(odd));
       Value* slots = SlotsOf(b_.CreateUDiv(row, I32(owned)));
       for (uint32_t tile = 0; tile < shape_.tiles; ++tile) {
         for (uint32_t rows = 0; rows < shape_.row_groups(); ++rows) {
@@ -400,7 +414,7 @@ class SkinnyEmitter {
 
   void LayRows() {
     const uint32_t owned = 8 / shape_.blocks;
-    When(b_.CreateICmpEQ(quarter_, I32(0)), [&] {
+    When(b_.CreateICmpEQ(lane_.quarter, I32(0)), [&] {
       for (uint32_t rank = 0; rank < shape_.blocks; ++rank) {
         Value* slots = SlotsOf(I32(rank));
         for (int64_t row = 0; row < shape_.rows; ++row) {
@@ -422,17 +436,17 @@ class SkinnyEmitter {
   };
   Output OutputOf(uint32_t turn) {
     const uint32_t owned = 8 / shape_.blocks;
-    Value* number = b_.CreateAdd(thread_, I32(turn * shape_.threads()));
+    Value* number = b_.CreateAdd(lane_.thread, I32(turn * shape_.threads()));
     Value* row = b_.CreateUDiv(number, I32(shape_.columns()));
     Value* column = b_.CreateURem(number, I32(shape_.columns()));
     Value* place = b_.CreateAdd(b_.CreateMul(row, I32(shape_.slot_stride())), column);
     Value* eights = b_.CreateMul(b_.CreateUDiv(row, I32(owned)), I32(8));
-    Value* in_eight = b_.CreateAdd(b_.CreateMul(rank_, I32(owned)), b_.CreateURem(row, I32(owned)));
-    return {place, b_.CreateAdd(eights, in_eight), b_.CreateAdd(first_column_, column)};
+    Value* in_eight = b_.CreateAdd(b_.CreateMul(lane_.rank, I32(owned)), b_.CreateURem(row, I32(owned)));
+    return {place, b_.CreateAdd(eights, in_eight), b_.CreateAdd(lane_.first_column, column)};
   }
 
   void AddPieces() {
-    Value* slots = SlotsOf(rank_);
+    Value* slots = SlotsOf(lane_.rank);
     for (uint32_t turn = 0; turn < shape_.turns(); ++turn) {
       const Output out = OutputOf(turn);
       Value* exists = b_.CreateAnd(b_.CreateICmpULT(out.row, I32(shape_.rows)),
@@ -451,7 +465,7 @@ class SkinnyEmitter {
         sum = Activate(sum);
         Value* place =
             b_.CreateAdd(Product(out.row, shape_.d_row_stride), Product(out.column, shape_.d_column_stride));
-        b_.CreateAlignedStore(Narrow(sum), At(d_, place), llvm::Align(shape_.element_bytes));
+        b_.CreateAlignedStore(Narrow(sum), At(operands_.d, place), llvm::Align(shape_.element_bytes));
       });
     }
   }
@@ -495,11 +509,9 @@ class SkinnyEmitter {
   llvm::IRBuilder<> b_;
   llvm::Function* function_ = nullptr;
   llvm::GlobalVariable* slots_ = nullptr;
-  Value *a_ = nullptr, *weights_ = nullptr, *c_ = nullptr, *bias_ = nullptr, *d_ = nullptr;
-  Value *thread_ = nullptr, *warp_ = nullptr, *group_ = nullptr, *quarter_ = nullptr;
-  Value *rank_ = nullptr, *first_column_ = nullptr;
-  Value* zero_ = nullptr;  // of which only the launch knows that it is
-  Value *slot_ = nullptr, *first_step_ = nullptr, *first_term_ = nullptr;
+  Operands operands_;
+  Lane lane_;
+  Value* zero_ = nullptr;      // of which only the launch knows that it is
   std::vector<Value*> x_, w_;  // addresses: rows of a, and columns of b or its first column
   std::vector<Value*> sums_, bias_values_, c_values_;
 };
