@@ -1,9 +1,10 @@
 // A kiln-call: a program that makes calls of libkiln for the process that started it, which was forked and so
 // has no gRPC of its own (grpc_owner.h). It has that process's environment and standard error, and otherwise
-// nothing but one end of a socketpair. A child of that process has a copy of the other end: where the process is
-// killed, the program lives until the child ends, or its answer is not taken for a minute. It ends when it has had no call for ClientOptions::idle_seconds, or
-// the process at the other end has gone; a call that runs is then cancelled. It is nobody's child, is in a
-// session of its own, and signals for the process's group do not reach it.
+// nothing but one end of a socketpair. A child of that process has a copy of the other end: where the process
+// is killed, the program lives until the child ends, or its answer is not taken for a minute. It ends when it
+// has had no call for ClientOptions::idle_seconds, or the process at the other end has gone; a call that runs
+// is then cancelled. It is nobody's child, is in a session of its own, and signals for the process's group do
+// not reach it.
 //
 // Threads: one call at a time. Nothing here uses gRPC.
 #pragma once
