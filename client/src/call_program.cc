@@ -37,8 +37,9 @@ absl::Status CheckBinary(const std::string& binary) {
       ": install kiln whole, or start such processes by \"spawn\" or \"forkserver\""));
 }
 
-// By way of a shell that leaves at once, so that the program is init's child: nobody who waits for children of
-// its own meets it here. Where process 1 reaps nothing, as in a container without an init, it stays a zombie.
+// By way of a shell that leaves at once, so that the program is init's child: nobody who waits for children
+// of its own meets it here. Where process 1 reaps nothing, as in a container without an init, it stays a
+// zombie.
 absl::Status Spawn(const std::string& binary, int theirs) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
