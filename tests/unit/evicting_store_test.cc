@@ -422,13 +422,18 @@ TEST(EvictingStoreTest, ASweepThatFreesNothingIsNotTriedAtEveryPut) {
 TEST(EvictingStoreTest, FlightsAndSweepsTogetherLeaveNoManifestWithoutItsObjects) {
   Subject subject;
   constexpr int kFlights = 150;
+  constexpr uint64_t kEvicted = 100;
   std::atomic<int> left = 3, reused = 0, careless_refused = 0;
   const auto fly = [&](uint64_t seed) {
     std::mt19937_64 random(seed);
-    for (int i = 0; i < kFlights; ++i) {
+    // As many more as it takes until the sweeps have met them, on a loaded machine.
+    const auto is_enough = [&](int i) {
+      return i >= kFlights && (subject.store->evicted() > kEvicted || i >= 100 * kFlights);
+    };
+    for (int i = 0; !is_enough(i); ++i) {
       std::vector<Entry> objects;
       for (int k = 0; k < 4; ++k) objects.push_back(ObjectEntry(random() % 12, 400));
-      std::vector<Entry> batch = {ManifestEntry(seed * 1'000 + i, objects)};
+      std::vector<Entry> batch = {ManifestEntry(seed * 1'000'000 + i, objects)};
       const bool careless = i % 5 == 4;
       const auto missing = subject.store->FindMissing(IdsOf(objects));
       for (const Entry& object : objects) {
@@ -461,7 +466,7 @@ TEST(EvictingStoreTest, FlightsAndSweepsTogetherLeaveNoManifestWithoutItsObjects
     }
   }
   for (std::thread& flight : flights) flight.join();
-  EXPECT_GT(subject.store->evicted(), 100u);
+  EXPECT_GT(subject.store->evicted(), kEvicted);
   EXPECT_GT(reused, 10);
   EXPECT_GT(careless_refused, 0);
 }
