@@ -2,11 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/match.h"
 #include "absl/time/clock.h"
-#include "compiler/graph/key.h"
-#include "compiler/support/digest.h"
-#include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 #include "openssl/rand.h"
 #include "server/flight/gang_subscriber.h"

@@ -7,7 +7,6 @@
 #include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
-#include "server/flight/flight_claims.h"
 
 namespace kiln {
 namespace {
