@@ -120,8 +120,7 @@ class History {
     question.deadline = cluster_.clock.now + (patience < 65   ? microseconds(kPatience)
                                               : patience < 93 ? seconds(5) + draw.Upto(seconds(60))
                                                               : draw.Upto(milliseconds(300)));
-    // Hosts' own daemons know nothing of gangs.
-    Host* const host = job >= 0 ? AnyHost(farms_) : AnyHost();
+    Host* const host = AnyHost();
     if (job >= 0) asked_ = {key, job, size};
     callers_.Arrive(std::move(question), host);
   }
@@ -293,10 +292,10 @@ ClusterCoverage::ClusterCoverage()
 
 const char* ClusterFaultName(ClusterFault fault) {
   static constexpr const char* kNames[] = {
-      "none",        "ignored claim",  "not renewed",      "not released",  "no compare",
-      "own list",    "local refusal",  "short verdict",    "not put back",  "not kept",
-      "old gang",    "lost waiter",    "early release",    "second answer", "false durable",
-      "cancels all", "forwards twice", "forgotten forward"};
+      "none",        "ignored claim",  "not renewed",       "not released",  "no compare",
+      "own list",    "local refusal",  "short verdict",     "not put back",  "not kept",
+      "old gang",    "lost waiter",    "early release",     "second answer", "false durable",
+      "cancels all", "forwards twice", "forgotten forward", "own program"};
   return kNames[static_cast<int>(fault)];
 }
 

@@ -35,8 +35,9 @@ enum class ClusterFault {
   kCancelsAll,        // who leaves a forwarding daemon takes all others along
   kForwardsTwice,     // a flight's graph is given to the upstream once more
   kForgottenForward,  // an upstream's answer never reaches the flight
+  kOwnProgram,        // a gang is served what is here, whatever the upstream says
 };
-inline constexpr int kClusterFaults = 18;
+inline constexpr int kClusterFaults = 19;
 const char* ClusterFaultName(ClusterFault fault);
 
 struct ClusterCoverage {

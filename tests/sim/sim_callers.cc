@@ -193,8 +193,10 @@ void SimCallers::Refuse(Attempt* attempt, const absl::Status& refusal, bool no_v
   ++caller.answers;
   if (no_verdict) {
     ++cluster_->outcome.no_verdicts;
-    // Where some have a program, who can't have one is not told to fall back.
-    if (cluster_->calm && !absl::StrContains(refusal.message(), "others of the gang run"))
+    // Where some have a program, who can't have one is not told to fall back; whose time is over is told
+    // that, or that the upstream's is.
+    const bool late = cluster_->clock.now >= caller.question.deadline;
+    if (cluster_->calm && !late && !absl::StrContains(refusal.message(), "others of the gang run"))
       cluster_->Fail(absl::StrCat("a gang's member is told nothing though all is well: ", refusal.message()));
     return;
   }

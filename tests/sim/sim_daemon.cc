@@ -100,7 +100,20 @@ void SimDaemon::SetTimer() {
 void SimDaemon::Lookup(const SimQuestion& question, std::function<void(const Found&)> answer) {
   const v1::Hints hints = HintsOfSize(question.size);
   const KnownKeyPtr known = host_->disk.Known(question.key);
-  if (question.gang.empty()) {
+  const bool in_gang =
+      !question.gang.empty() && !(upstream_ != nullptr && cluster_->Plant(ClusterFault::kOwnProgram, 50));
+  if (in_gang && upstream_ != nullptr) {
+    upstream_->LookUpForGang(question, [hints, answer = std::move(answer)](const KnownKeyPtr& told) {
+      Found found;
+      if (const KnownVariant* variant = ChooseVariant(*told, hints); variant != nullptr)
+        found.variant = *variant;
+      found.refusal = told->refusal;
+      found.no_verdict = IsWithoutVerdict(told->refusal);
+      answer(found);
+    });
+    return;
+  }
+  if (!in_gang) {
     Found found;
     if (const KnownVariant* variant = ChooseVariant(*known, hints); variant != nullptr) {
       found.variant = *variant;
@@ -136,12 +149,14 @@ void SimDaemon::Compile(CallId id, const SimQuestion& question, std::shared_ptr<
   call.hints = HintsOfSize(question.size);
   call.deadline = question.deadline;
   call.subscriber = std::move(subscriber);
-  if (!question.gang.empty()) {
+  if (!question.gang.empty() && upstream_ != nullptr) request.gang.set_id(question.gang);
+  if (!question.gang.empty() && upstream_ == nullptr) {
     call.subscriber = std::make_shared<GangSubscriber>(
         gangs_.get(), GangName{"ns", question.gang, question.key}, call.hints, call.subscriber);
   }
   calls_[id] = question.deadline;
-  Give(FlightInput::kCompile, table_->StateOfFlight(table_->FlightOfKey(question.key)),
+  const std::string slot = FlightSlot(question.key, request.gang, call.hints);
+  Give(FlightInput::kCompile, table_->StateOfFlight(table_->FlightOfKey(slot)),
        [&] { table_->Compile(id, std::move(request), std::move(call)); });
 }
 
@@ -171,11 +186,13 @@ void SimDaemon::Cancel(CallId id) {
 
 void SimDaemon::Look(FlightId flight, const FlightRequest& request) {
   looking_.insert(flight);
-  link_.At(cluster_->draw.Upto(milliseconds(3)), [this, flight, key = request.compile_key] {
+  const bool served_elsewhere = !request.gang.id().empty();  // then what is here has no say
+  link_.At(cluster_->draw.Upto(milliseconds(3)), [this, flight, served_elsewhere, key = request.compile_key] {
     looking_.erase(flight);
     facts_[flight].known_at = cluster_->clock.now;
-    Give(FlightInput::kHere, table_->StateOfFlight(flight),
-         [&] { table_->Looked(flight, host_->disk.Known(key)); });
+    Give(FlightInput::kHere, table_->StateOfFlight(flight), [&] {
+      table_->Looked(flight, served_elsewhere ? std::make_shared<const KnownKey>() : host_->disk.Known(key));
+    });
   });
 }
 

@@ -14,6 +14,15 @@ namespace {
 constexpr milliseconds kWay(20);          // one way, at most
 constexpr milliseconds kWatchEvery(500);  // until who is cut off is found
 
+std::string SlotOf(const FlightRequest& request) {
+  return FlightSlot(request.compile_key, request.gang, request.hints);
+}
+
+absl::Status GangUnknown(const absl::Status& why) {
+  return WithoutVerdict(absl::UnavailableError(
+      absl::StrCat("the upstream does not say what the gang is served: ", why.message())));
+}
+
 }  // namespace
 
 // One call at the upstream, as both ends see it.
@@ -27,6 +36,7 @@ struct SimUpstream::Call final : public Subscriber, public std::enable_shared_fr
   std::string variant_id;
   bool asked = false;
   bool ended = false;      // there
+  bool lost = false;       // what is said of that; the watch tells
   bool cancelled = false;  // by us
   bool over = false;       // here
   ForwardedEnd end;
@@ -37,9 +47,11 @@ struct SimUpstream::Call final : public Subscriber, public std::enable_shared_fr
       end.manifest = message.done().manifest();
       variant_id = event->manifest().variant_id();
     }
-    if (message.has_failed())
+    if (message.has_failed()) {
       end.verdict =
           absl::Status(static_cast<absl::StatusCode>(message.failed().code()), message.failed().reason());
+      end.without_gang = message.failed().no_verdict();
+    }
   }
   void Graph(Upload wanted) override {
     if (wanted == Upload::kNow) from->Upload(shared_from_this());
@@ -49,8 +61,8 @@ struct SimUpstream::Call final : public Subscriber, public std::enable_shared_fr
     end.call = status;
     if (const auto pause = PushbackOf(status); pause.has_value()) end.come_again = absl::FromChrono(*pause);
     from->link_->At(from->cluster_->draw.Upto(kWay), [self = shared_from_this()] {
-      // Of who is cut off by now the watch tells.
-      if (!self->from->host_->cut) self->from->End(self, self->end);
+      self->lost = self->from->host_->cut;
+      if (!self->lost) self->from->End(self, self->end);
     });
   }
 };
@@ -87,41 +99,79 @@ bool SimUpstream::Has(FlightId flight) const {
 void SimUpstream::LookFurther(FlightId flight, const FlightRequest& request, const v1::Hints& hints,
                               KnownKeyPtr known) {
   looking_.insert(flight);
-  const std::string key = request.compile_key;
   SimQuestion question;
-  question.key = key;
+  question.key = request.compile_key;
   question.size = static_cast<int>(hints.values(0));
-  link_->At(cluster_->draw.Upto(kWay), [this, flight, question, known] {
+  question.gang = request.gang.id();
+  Ask(question, known, [this, flight](KnownKeyPtr told, FlightTable::Where where) {
     looking_.erase(flight);
+    outside_.looked(flight, std::move(told), where);
+  });
+}
+
+void SimUpstream::LookUpForGang(const SimQuestion& question, std::function<void(const KnownKeyPtr&)> answer) {
+  Ask(question, std::make_shared<const KnownKey>(),
+      [answer = std::move(answer)](const KnownKeyPtr& told, FlightTable::Where) { answer(told); });
+}
+
+void SimUpstream::Ask(const SimQuestion& question, const KnownKeyPtr& known, const Told& told) {
+  link_->At(cluster_->draw.Upto(kWay), [this, question, known, told] {
     if (host_->cut || farm_->daemon == nullptr) {
-      Away(flight, absl::UnavailableError("nobody answers"), known);
+      Away(question, absl::UnavailableError("nobody answers"), known, told);
       return;
     }
-    farm_->daemon->Lookup(question, [this, flight, question, known](const SimDaemon::Found& found) {
+    auto heard = std::make_shared<bool>(false);
+    farm_->daemon->Lookup(question, [this, question, known, told, heard](const SimDaemon::Found& found) {
+      if (std::exchange(*heard, true)) return;
       if (found.variant.has_value()) {
         const auto& there = farm_->disk.variants[question.key].at(found.variant->variant_id);
         host_->disk.Put(there.artifact, /*durable=*/true, cluster_->clock.now);
-        outside_.looked(flight, host_->disk.Known(question.key), FlightTable::Where::kHere);
+        KnownKeyPtr here = host_->disk.Known(question.key);
+        if (!question.gang.empty()) {  // that variant and no other
+          auto served = std::make_shared<KnownKey>();
+          served->variants.push_back(*VariantById(*here, found.variant->variant_id));
+          here = std::move(served);
+        }
+        told(std::move(here), FlightTable::Where::kHere);
       } else if (!found.refusal.ok()) {
         auto refused = std::make_shared<KnownKey>(*known);
-        refused->refusal = found.refusal;
-        outside_.looked(flight, std::move(refused), FlightTable::Where::kHere);
+        refused->refusal = found.no_verdict ? WithoutVerdict(found.refusal) : found.refusal;
+        told(std::move(refused), FlightTable::Where::kHere);
       } else {
-        outside_.looked(flight, known, FlightTable::Where::kElsewhere);
+        told(known, FlightTable::Where::kElsewhere);
       }
     });
+    // A daemon that dies answers nobody.
+    WatchLookup(question, known, told, heard);
+  });
+}
+
+// The transport finds who is cut off or dead.
+void SimUpstream::WatchLookup(const SimQuestion& question, const KnownKeyPtr& known, const Told& told,
+                              const std::shared_ptr<bool>& heard) {
+  const SimDaemon* const daemon = farm_->daemon.get();
+  const uint64_t life = daemon == nullptr ? 0 : daemon->life();
+  link_->At(kWatchEvery, [this, question, known, told, heard, life] {
+    if (*heard) return;
+    if (farm_->daemon != nullptr && farm_->daemon->life() == life) {
+      WatchLookup(question, known, told, heard);
+      return;
+    }
+    *heard = true;
+    Away(question, absl::UnavailableError("the connection broke"), known, told);
   });
 }
 
 // As UpstreamFlights'.
-void SimUpstream::Away(FlightId flight, const absl::Status& why, const KnownKeyPtr& known) {
-  if (compiles_here_) {
-    outside_.looked(flight, known, FlightTable::Where::kEverywhere);
+void SimUpstream::Away(const SimQuestion& question, const absl::Status& why, const KnownKeyPtr& known,
+                       const Told& told) {
+  if (question.gang.empty() && compiles_here_) {
+    told(known, FlightTable::Where::kEverywhere);
     return;
   }
   auto refused = std::make_shared<KnownKey>(*known);
-  refused->refusal = why;
-  outside_.looked(flight, std::move(refused), FlightTable::Where::kHere);
+  refused->refusal = question.gang.empty() ? why : GangUnknown(why);
+  told(std::move(refused), FlightTable::Where::kHere);
 }
 
 // ---- Compiling there -------------------------------------------------------------------------
@@ -169,10 +219,7 @@ ForwardTable::Outside SimUpstream::TableOutside() {
   outside.failed = [](const absl::Status& why) {
     return absl::FailedPreconditionError(absl::StrCat("the upstream is not to be had: ", why.message()));
   };
-  outside.unknown = [](const absl::Status& why) {
-    return WithoutVerdict(absl::UnavailableError(
-        absl::StrCat("the upstream does not say what the gang is served: ", why.message())));
-  };
+  outside.unknown = GangUnknown;
   outside.deadline = [this](FlightId flight) { return outside_.deadline(flight); };
   outside.ended = [this](TaskId task, FlightId flight, FlightNext next) {
     requests_.erase(flight);
@@ -223,8 +270,9 @@ void SimUpstream::Begin(FlightId flight, ForwardTable::Turn turn, MonotonicTime 
   for (const auto& [at, out] : calls_) {
     const auto [other, others_turn] = at;
     if (other == flight && others_turn != turn) continue;
-    if (requests_.contains(other) && requests_.at(other)->compile_key == requests_.at(flight)->compile_key &&
-        !out->over && !out->cancelled)
+    const FlightRequest &request = *requests_.at(flight),
+                        *others = requests_.contains(other) ? requests_.at(other).get() : nullptr;
+    if (others != nullptr && SlotOf(*others) == SlotOf(request) && !out->over && !out->cancelled)
       cluster_->Fail(absl::StrCat("a graph is forwarded twice: ", requests_.at(flight)->compile_key));
   }
   calls_[{flight, turn}] = call;
@@ -245,6 +293,7 @@ void SimUpstream::Compile(const CallPtr& call) {
   question.key = request.compile_key;
   question.size = static_cast<int>(request.hints.values(0));
   question.deadline = call->deadline;
+  question.gang = request.gang.id();
   farm_->daemon->Compile(call->id, question, call);
   Watch(call);
 }
@@ -262,7 +311,7 @@ void SimUpstream::Watch(const CallPtr& call) {
   link_->At(kWatchEvery, [this, call] {
     if (call->over) return;
     const bool dead = farm_->daemon == nullptr || farm_->daemon->life() != call->life;
-    if (!dead && !host_->cut && !(call->ended && !call->over)) {
+    if (!dead && !host_->cut && !call->lost) {
       Watch(call);
       return;
     }

@@ -31,6 +31,8 @@ enum class ForwardInput {
   kStop,
 };
 
+struct SimQuestion;
+
 class SimUpstream {
  public:
   struct Outside {
@@ -42,6 +44,8 @@ class SimUpstream {
   SimUpstream(Cluster* cluster, Host* host, Host* farm, TierLink* link, Outside outside);
 
   void LookFurther(FlightId flight, const FlightRequest& request, const v1::Hints& hints, KnownKeyPtr known);
+  // As UpstreamFlights': what the gang of a call is served, whatever is here.
+  void LookUpForGang(const SimQuestion& question, std::function<void(const KnownKeyPtr&)> answer);
   void Forward(TaskId task, FlightId flight, FlightRequestPtr request);
   void Stop(FlightId flight);
   // Whether something is coming of a flight.
@@ -57,7 +61,11 @@ class SimUpstream {
   };
   void Give(ForwardInput input, FlightId flight, const std::function<void()>& call);
   ForwardTable::Outside TableOutside();
-  void Away(FlightId flight, const absl::Status& why, const KnownKeyPtr& known);
+  using Told = std::function<void(KnownKeyPtr, FlightTable::Where)>;
+  void Ask(const SimQuestion& question, const KnownKeyPtr& known, const Told& told);
+  void WatchLookup(const SimQuestion& question, const KnownKeyPtr& known, const Told& told,
+                   const std::shared_ptr<bool>& heard);
+  void Away(const SimQuestion& question, const absl::Status& why, const KnownKeyPtr& known, const Told& told);
   void Begin(FlightId flight, ForwardTable::Turn turn, MonotonicTime deadline);
   void SetAlarm(FlightId flight, microseconds delay, std::function<void()> rings);
   void Ring(uint64_t alarm);
