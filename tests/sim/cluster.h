@@ -44,7 +44,11 @@ struct Disk {
 };
 
 struct Host {
+  // `of` outlives it.
+  Host(const SimClock* of, absl::Duration skew) : clock(of, skew) {}
+
   size_t number = 0;
+  SkewedClock clock;
   bool forwards = false;                         // its daemon has an upstream, and no tier
   bool cut = false;                              // from the tier, or from the upstream
   milliseconds slow{1};                          // one way, at most

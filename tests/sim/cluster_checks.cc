@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/guards.h"
+#include "server/flight/gang_variants.h"
 #include "server/flight/gangs.h"
 #include "tests/sim/sim_gangs.h"
 
@@ -163,12 +164,15 @@ ClusterChecks::Told& ClusterChecks::ToldOf(const SimQuestion& question) {
   return told;
 }
 
-// Where the tier has lost a verdict there may be a second until they meet.
+// Where the tier has lost a verdict there may be a second until they meet, and until what was decided before
+// that has been told: a program may have to be brought first.
 bool ClusterChecks::MayDiffer(const std::string& name, const Telling& before) const {
   const auto found = losses_.find(name);
   if (found == losses_.end()) return false;
-  return std::any_of(found->second.begin(), found->second.end(),
-                     [&](const Loss& loss) { return before.at <= loss.until; });
+  return std::any_of(found->second.begin(), found->second.end(), [&](const Loss& loss) {
+    return loss.until == MonotonicTime::max() ||
+           before.at <= loss.until + Micros(kVariantPatience) + kCommand;
+  });
 }
 
 void ClusterChecks::ToldVariant(const SimQuestion& question, const std::string& variant_id) {

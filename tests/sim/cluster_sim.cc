@@ -25,6 +25,7 @@ constexpr milliseconds kSweepEvery(500);
 constexpr seconds kPatience(400);  // of most callers
 constexpr seconds kLongest(500);   // until all are answered, or never will be
 constexpr seconds kAfterwards(20);
+constexpr int kSkewMinutes = 2 * 24 * 60;  // of a machine's wall, either way
 constexpr absl::Duration kWallJump = absl::Seconds(1'000'000);
 
 class History {
@@ -60,7 +61,10 @@ class History {
   };
 
   void AddHost(bool forwards) {
-    auto host = std::make_unique<Host>();
+    Draw& draw = cluster_.draw;
+    const absl::Duration skew =
+        draw.Chance(30) ? absl::Minutes(draw.Below(2 * kSkewMinutes) - kSkewMinutes) : absl::ZeroDuration();
+    auto host = std::make_unique<Host>(&cluster_.clock, skew);
     host->forwards = forwards;
     host->number = cluster_.hosts.size();
     cluster_.hosts.push_back(std::move(host));

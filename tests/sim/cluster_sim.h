@@ -1,7 +1,8 @@
 // A cluster on one seeded scheduler: several daemons, each with its own FlightTable, TierFlights, ClaimTable,
 // GangTable and decisions; one shared tier; hosts whose daemon passes on what it lacks; callers who come back
 // elsewhere when their daemon is gone. Daemons are killed and come back with what their disk has, links are
-// cut, replies are lost or late, the tier is flushed or falls back to a replica that lags, clocks are set.
+// cut, replies are lost or late, the tier is flushed or falls back to a replica that lags, clocks differ by
+// days and are set.
 //
 // Every answer is checked against what must hold (`Violation`); which input found which state is counted.
 // Threads: one. Time is simulated.

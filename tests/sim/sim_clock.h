@@ -20,4 +20,17 @@ class SimClock final : public Clock {
   bool limits_by_wall = false;  // planted: what no clock may do
 };
 
+// The clock of one machine, whose wall is set apart from the others'.
+class SkewedClock final : public Clock {
+ public:
+  // `clock` outlives it.
+  SkewedClock(const SimClock* clock, absl::Duration skew) : clock_(clock), skew_(skew) {}
+  MonotonicTime Now() const override { return clock_->Now(); }
+  absl::Time WallNow() const override { return clock_->WallNow() + skew_; }
+
+ private:
+  const SimClock* const clock_;
+  const absl::Duration skew_;
+};
+
 }  // namespace kiln::sim

@@ -39,7 +39,7 @@ SimDaemon::SimDaemon(Cluster* cluster, Host* host, Host* farm)
   options_.queue_max = 1 + static_cast<size_t>(cluster_->draw.Below(cluster_->draw.Chance(30) ? 4 : 40));
   options_.upload_patience = milliseconds(40);
   options_.new_job_id = [this] { return absl::StrCat(number_, ".", ++last_job_); };
-  table_ = std::make_unique<FlightTable>(options_, &cluster_->clock, this, this, this);
+  table_ = std::make_unique<FlightTable>(options_, &host_->clock, this, this, this);
   SimGangs::Outside outside;
   outside.renew = [this](const std::string& key, const std::string& id) { Renew(key, id); };
   outside.bring = [this](const std::string& key, const std::function<void()>& brought) {
@@ -119,13 +119,13 @@ void SimDaemon::Lookup(const SimQuestion& question, std::function<void(const Fou
       found.variant = *variant;
       if (variant->durable && cluster_->draw.Chance(30)) Renew(question.key, variant->variant_id);
     } else {
-      found.refusal = RefusalOf(*known, cluster_->clock.WallNow());
+      found.refusal = RefusalOf(*known, host_->clock.WallNow());
     }
     answer(found);
     return;
   }
   gangs_->Decide({"ns", question.gang, question.key}, hints,
-                 ProposalOf(*known, hints, cluster_->clock.WallNow()),
+                 ProposalOf(*known, hints, host_->clock.WallNow()),
                  [known, answer = std::move(answer)](const GangAnswer& decided) {
                    Found found;
                    if (decided.kind == GangAnswer::Kind::kVariant) {
@@ -154,7 +154,7 @@ void SimDaemon::Compile(CallId id, const SimQuestion& question, std::shared_ptr<
     call.subscriber = std::make_shared<GangSubscriber>(
         gangs_.get(), GangName{"ns", question.gang, question.key}, call.hints, call.subscriber);
   }
-  calls_[id] = question.deadline;
+  calls_[id] = std::max(question.deadline, cluster_->clock.now);  // some come too late
   const std::string slot = FlightSlot(question.key, request.gang, call.hints);
   Give(FlightInput::kCompile, table_->StateOfFlight(table_->FlightOfKey(slot)),
        [&] { table_->Compile(id, std::move(request), std::move(call)); });

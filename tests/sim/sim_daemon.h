@@ -139,7 +139,7 @@ class SimDaemon final : public Workers, public FlightStore, public FlightClaims 
   std::map<FlightId, MonotonicTime> asked_tier_;  // looks that are out
   std::map<TaskId, Work> work_;
   std::set<FlightId> looking_, storing_;
-  std::map<CallId, MonotonicTime> calls_;  // and their deadlines
+  std::map<CallId, MonotonicTime> calls_;  // and when each has ended
   MonotonicTime timer_ = MonotonicTime::max();
   uint64_t last_job_ = 0;
 };

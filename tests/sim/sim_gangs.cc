@@ -53,7 +53,7 @@ struct SimGangs::Kept {
 };
 
 SimGangs::SimGangs(Cluster* cluster, Host* host, TierLink* link, Outside outside)
-    : cluster_(cluster), host_(host), link_(link), outside_(std::move(outside)), table_(&cluster->clock) {
+    : cluster_(cluster), host_(host), link_(link), outside_(std::move(outside)), table_(&host->clock) {
   link_->At(cluster_->draw.Upto(milliseconds(2000)), [this] { Keep(); });
 }
 
