@@ -18,6 +18,7 @@ constexpr size_t kPage = 512;           // entries of the catalogue that are loo
 constexpr size_t kTakenTogether = 512;  // entries, and what goes with the last root
 constexpr uint64_t kUnreadMost = 16;    // one manifest in so many, and one more
 constexpr absl::Duration kBetweenLooks = absl::Hours(1);
+constexpr uint64_t kExpiredTogether = 1000;  // roots; or a sixteenth of all entries, in one sweep
 constexpr int kNiceness = 10;
 
 uint64_t Tenths(uint64_t whole, uint64_t tenths) { return whole / 10 * tenths; }
@@ -167,6 +168,8 @@ EvictionLimits EvictingStore::Limits(const CatalogTotals& totals) const {
   limits.compiler = compiler_;
   if (options_.unused_seconds_max > 0) {
     limits.expired_if_used_before = limits.now_unix_seconds - options_.unused_seconds_max;
+    // The clock of a machine that has just started may be years ahead.
+    limits.expired_max = std::max(kExpiredTogether, limits.live_entries / 16);
   }
   return limits;
 }

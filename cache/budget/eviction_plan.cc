@@ -148,11 +148,13 @@ const CatalogEntry* EvictionPlan::Next() const {
   const bool enough =
       limits_.live_bytes <= limits_.live_bytes_wanted && limits_.live_entries <= limits_.live_entries_wanted;
   // Damaged and expired ones come first, so whatever comes after the last of them waits for want of room.
-  return enough && !root.damaged && !Expired(root) ? nullptr : &root.entry;
+  const bool goes = root.damaged || (Expired(root) && limits_.expired_max > 0);
+  return enough && !goes ? nullptr : &root.entry;
 }
 
 std::vector<EntryId> EvictionPlan::Take() {
   const Root& root = roots_[next_++];
+  if (Expired(root) && limits_.expired_max > 0) --limits_.expired_max;
   std::vector<EntryId> group;
   Uncount(root.entry);
   group.push_back(root.entry.id);

@@ -28,7 +28,8 @@ struct EvictionLimits {
   int64_t now_unix_seconds = 0;
   int64_t keep_if_used_after = 0;                // for what no root names
   int64_t keep_roots_if_used_after = INT64_MAX;  // but for damaged and expired ones
-  int64_t expired_if_used_before = 0;            // goes though there is room
+  int64_t expired_if_used_before = 0;            // goes though there is room,
+  uint64_t expired_max = UINT64_MAX;             // so many roots at most
   uint32_t compiler = 0;                         // today's, as in CatalogEntry; 0: not known
 };
 

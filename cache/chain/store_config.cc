@@ -17,6 +17,7 @@
 #include "cache/engine/unavailable_store.h"
 #include "cache/tiers/coalescing_store.h"
 #include "cache/tiers/tiered_store.h"
+#include "compiler/support/monotonic_time.h"
 #include "compiler/support/private_directory.h"
 #include "compiler/support/status_macros.h"
 
@@ -133,9 +134,9 @@ absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnviron
   }
   StoreEnvironment env = environment;
   if (!env.now_unix_seconds) {
-    env.now_unix_seconds = [] {
-      auto now = std::chrono::system_clock::now().time_since_epoch();
-      return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+    // The wall's as it was when the store was opened: were it set under way, what is in use would be old.
+    env.now_unix_seconds = [opened = absl::ToUnixSeconds(absl::Now()), then = MonotonicNow()] {
+      return opened + std::chrono::duration_cast<std::chrono::seconds>(MonotonicNow() - then).count();
     };
   }
   KILN_ASSIGN_OR_RETURN(

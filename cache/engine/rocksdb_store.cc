@@ -31,7 +31,7 @@ const std::string& FormatKey() {
 }
 constexpr char kCorruptPrefix[] = "corrupt-";
 constexpr char kDamageNote[] = "damaged";
-constexpr absl::Duration kBetweenReopenings = absl::Seconds(1);
+constexpr std::chrono::seconds kBetweenReopenings(1);
 constexpr size_t kIndexReadBytes = 1u << 20;
 constexpr size_t kIndexPage = 1'024;  // entries
 constexpr size_t kUsesWithABatch = 256;
@@ -457,7 +457,7 @@ absl::Status RocksdbStore::ReopenIfStopped() {
   if (options_.read_only) return absl::PermissionDeniedError("the store's directory can't be written");
   if (write_state().ok()) return absl::OkStatus();
   absl::MutexLock writing(&writing_);
-  absl::Time now = absl::Now();
+  const MonotonicTime now = MonotonicNow();
   if (write_state().ok() || now < next_reopening_) return write_state();
   next_reopening_ = now + kBetweenReopenings;
   absl::Status status;

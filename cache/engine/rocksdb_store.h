@@ -29,6 +29,7 @@
 #include "absl/time/time.h"
 #include "cache/artifact_store.h"
 #include "cache/engine/usage_index.h"
+#include "compiler/support/monotonic_time.h"
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
 
@@ -110,7 +111,7 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   // was until the database has been opened and read, and empty where that failed.
   absl::Mutex writing_;
   absl::Mutex reading_ ABSL_ACQUIRED_AFTER(writing_);
-  absl::Time next_reopening_ ABSL_GUARDED_BY(writing_) = absl::InfinitePast();
+  MonotonicTime next_reopening_ ABSL_GUARDED_BY(writing_) = MonotonicTime::min();
 
   mutable absl::Mutex state_mutex_;
   absl::Status write_state_ ABSL_GUARDED_BY(state_mutex_);

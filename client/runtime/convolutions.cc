@@ -5,9 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "client/runtime/tuned_convolutions.h"
+#include "compiler/support/monotonic_time.h"
 #include "compiler/support/proto_util.h"
 
 namespace kiln::runtime {
@@ -19,7 +18,7 @@ constexpr size_t kPlansMax = 4096;  // sizes that change with every call would a
 constexpr int64_t kAlignmentMax = 16;
 constexpr int64_t kElementsMax = int64_t{1} << 31;
 constexpr size_t kKnobsMax = 64;  // of one engine
-constexpr absl::Duration kOfferTime = absl::Milliseconds(500);
+constexpr std::chrono::milliseconds kOfferTime(500);
 constexpr std::array<int64_t, 3> kIds = {'w', 'x', 'y'};  // in the order of an operation's attributes
 
 int64_t Alignment(const void* pointer) {
@@ -178,7 +177,7 @@ class Convolutions::Builder {
     const std::shared_ptr<Plan> first = posed_ == nullptr ? nullptr : BuildFirst();
     if (first == nullptr) return offers;
     workspace_max = std::max(workspace_max, static_cast<size_t>(first->workspace));
-    const absl::Time start = absl::Now();
+    const MonotonicTime start = MonotonicNow();
     const auto add = [&](std::shared_ptr<Plan> plan, const v1::ConvolutionPlan& description) {
       const auto workspace = static_cast<size_t>(plan->workspace);
       if (workspace <= workspace_max) offers.push_back({description, workspace, std::move(plan)});
@@ -194,7 +193,7 @@ class Convolutions::Builder {
     for (const Cudnn::Mode mode : {Cudnn::kModeA, Cudnn::kModeB, Cudnn::kFallback}) {
       Found found = Find(mode);
       for (Descriptor& configuration : found.configurations) {
-        if (offers.size() >= wanted || absl::Now() - start > kOfferTime) return offers;
+        if (offers.size() >= wanted || MonotonicNow() - start > kOfferTime) return offers;
         if (!Describe(configuration, &description) || is_known(description)) continue;
         std::shared_ptr<Plan> plan = Make(std::move(configuration));
         if (plan == nullptr) continue;

@@ -186,6 +186,22 @@ TEST(EvictionPlanTest, WhatHasExpiredGoesThoughThereIsRoom) {
   EXPECT_EQ(groups(51), (Groups{{kOld}}));
 }
 
+TEST(EvictionPlanTest, NotAllThatHasExpiredGoesTogether) {
+  const auto groups = [](uint64_t most, uint64_t wanted) {
+    EvictionPlan plan;
+    plan.AddManifest(Listed(kOld, 10, 50), {});
+    plan.AddManifest(Listed(kNew, 10, 51), {});
+    EvictionLimits limits = Limits(20, wanted);
+    limits.expired_if_used_before = 100;
+    limits.expired_max = most;
+    return All(&plan, limits);
+  };
+  EXPECT_EQ(groups(2, 1'000), (Groups{{kOld}, {kNew}}));
+  EXPECT_EQ(groups(1, 1'000), (Groups{{kOld}}));
+  EXPECT_EQ(groups(0, 1'000), Groups{});
+  EXPECT_EQ(groups(1, 0), (Groups{{kOld}, {kNew}}));  // for want of room
+}
+
 TEST(EvictionPlanTest, EntriesHaveABudgetToo) {
   EvictionPlan plan;
   AddTwoManifests(&plan);
