@@ -21,6 +21,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "tests/fault/daemon.h"
+#include "tests/fault/process_facts.h"
 #include "tests/fault/raw_http2.h"
 
 namespace kiln {
@@ -103,9 +104,11 @@ grpc::Status HonestLookup(TestDaemon& daemon) {
 TEST(Connections, WhoDoesNotBeginIsClosed) {
   TestDaemon daemon("listen { handshake_seconds_max: 1 }");
   const size_t before = Descriptors(daemon);
-  // Nothing, half of the preface, and all of it without settings.
+  // Nothing, half of the preface, and all of it without settings; others are served meanwhile.
   for (const size_t bytes : {0u, 10u, 24u}) {
-    for (const auto& connection : Open(daemon, 5, Http2Hello().substr(0, bytes))) {
+    const auto silent = Open(daemon, Count(20, 660), Http2Hello().substr(0, bytes));
+    EXPECT_TRUE(HonestLookup(daemon).ok());
+    for (const auto& connection : silent) {
       EXPECT_TRUE(connection->ClosedWithin(kLong)) << bytes;
     }
   }
@@ -337,7 +340,7 @@ TEST(Connections, ResetsLeaveNothingBehind) {
   EXPECT_TRUE(HonestLookup(daemon).ok());
   MemoryPeakFromHere(daemon);
   const size_t before = MemoryPeak(daemon);
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < Count(10, 100); ++i) {
     // Each as many as it may.
     OtherProcess other([&] {
       const auto connection = RawConnection::Open(daemon.socket());
@@ -351,7 +354,7 @@ TEST(Connections, ResetsLeaveNothingBehind) {
 
 // ---- Memory ----------------------------------------------------------------------------------
 
-// How much the daemon grows by senders of one message of 64 MiB each, and whether others were served.
+// How much the daemon grows by senders of one large message each, and whether others were served.
 size_t GrowthBySenders(TestDaemon& daemon) {
   EXPECT_TRUE(HonestLookup(daemon).ok());
   MemoryPeakFromHere(daemon);
@@ -360,13 +363,14 @@ size_t GrowthBySenders(TestDaemon& daemon) {
   for (int i = 0; i < 8; ++i) {
     senders.emplace_back([&] {
       const auto connection = std::move(Open(daemon, 1, Http2Hello())[0]);
-      SendLargeMessage(*connection, 1, kCompile, 64u << 20, std::chrono::steady_clock::now() + seconds(15));
+      SendLargeMessage(*connection, 1, kCompile, static_cast<size_t>(Count(64, 256)) << 20,
+                       std::chrono::steady_clock::now() + seconds(Count(15, 40)));
     });
   }
   const absl::Cleanup join = [&] {
     for (std::thread& sender : senders) sender.join();
   };
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < Count(100, 1500); ++i) {
     const grpc::Status status = HonestLookup(daemon);
     EXPECT_TRUE(status.ok()) << i << ": " << status.error_message();
     absl::SleepFor(absl::Milliseconds(20));

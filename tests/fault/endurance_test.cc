@@ -60,7 +60,7 @@ constexpr char kSmallBudgets[] =
     "store { memory_bytes: 1048576 hit_index_bytes: 1048576 budget_bytes: 268435456 }";
 
 TEST(Endurance, CompilesLeaveNothingInTheDaemon) {
-  const int compiles = Count(2'000, 50'000);
+  const int compiles = Count(5'000, 50'000);
   TestDaemon daemon(kSmallBudgets);
   const Growth growth = GrowthOf(daemon, compiles, "");
   std::printf("%d compiles: %.0f bytes a compile, %d descriptors more\n", compiles, growth.bytes_a_compile,
