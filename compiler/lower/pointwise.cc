@@ -3,55 +3,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/passes/core_set.h"
 
 namespace kiln {
 namespace {
 
-// ---- unary, binary: one operator each
+// ---- unary (core_set.h), binary: one operator each
 
 struct OpRow {
   const char* target;
   LoopOpcode op;
-};
-
-constexpr OpRow kUnary[] = {
-    {"aten.abs.default", LoopOpcode::kAbs},
-    {"aten.neg.default", LoopOpcode::kNeg},
-    {"aten.sign.default", LoopOpcode::kSign},
-    {"aten.sgn.default", LoopOpcode::kSign},
-    {"aten.exp.default", LoopOpcode::kExp},
-    {"aten.exp2.default", LoopOpcode::kExp2},
-    {"aten.expm1.default", LoopOpcode::kExpm1},
-    {"aten.log.default", LoopOpcode::kLog},
-    {"aten.log2.default", LoopOpcode::kLog2},
-    {"aten.log10.default", LoopOpcode::kLog10},
-    {"aten.log1p.default", LoopOpcode::kLog1p},
-    {"aten.sqrt.default", LoopOpcode::kSqrt},
-    {"aten.rsqrt.default", LoopOpcode::kRsqrt},
-    {"aten.reciprocal.default", LoopOpcode::kReciprocal},
-    {"aten.sin.default", LoopOpcode::kSin},
-    {"aten.cos.default", LoopOpcode::kCos},
-    {"aten.tan.default", LoopOpcode::kTan},
-    {"aten.asin.default", LoopOpcode::kAsin},
-    {"aten.acos.default", LoopOpcode::kAcos},
-    {"aten.atan.default", LoopOpcode::kAtan},
-    {"aten.sinh.default", LoopOpcode::kSinh},
-    {"aten.cosh.default", LoopOpcode::kCosh},
-    {"aten.tanh.default", LoopOpcode::kTanh},
-    {"aten.asinh.default", LoopOpcode::kAsinh},
-    {"aten.acosh.default", LoopOpcode::kAcosh},
-    {"aten.atanh.default", LoopOpcode::kAtanh},
-    {"aten.erf.default", LoopOpcode::kErf},
-    {"aten.erfc.default", LoopOpcode::kErfc},
-    {"aten.sigmoid.default", LoopOpcode::kSigmoid},
-    {"aten.floor.default", LoopOpcode::kFloor},
-    {"aten.ceil.default", LoopOpcode::kCeil},
-    {"aten.trunc.default", LoopOpcode::kTrunc},
-    {"aten.round.default", LoopOpcode::kRound},
-    {"aten.lgamma.default", LoopOpcode::kLgamma},
-    {"kiln.one_plus_erf.default", LoopOpcode::kOnePlusErf},
-    {"kiln.one_plus_tanh.default", LoopOpcode::kOnePlusTanh},
-    {"kiln.softmax_exp.default", LoopOpcode::kSoftmaxExp},
 };
 
 constexpr OpRow kBinary[] = {
@@ -132,7 +93,7 @@ bool IsRounding(LoopOpcode op) {
 }
 
 absl::Status LowerUnary(LoweringContext& context, const GraphNode& node) {
-  const LoopOpcode op = OpOf(kUnary, node.target);
+  const LoopOpcode op = UnaryOperators().find(node.target)->second;
   const Argument& self = Slot(context, node, "self");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     const LoopOpId x = context.Operand(ops, self, index, type.sizes, type.dtype);
@@ -477,7 +438,7 @@ absl::Status LowerLerp(LoweringContext& context, const GraphNode& node) {
 }  // namespace
 
 void RegisterPointwise(LoweringTable& table) {
-  for (const OpRow& row : kUnary) table[row.target] = LowerUnary;
+  for (const auto& [target, op] : UnaryOperators()) table[target] = LowerUnary;
   for (const OpRow& row : kBinary) table[row.target] = LowerBinary;
   for (const OpRow& row : kCompare) table[row.target] = LowerCompare;
   for (const OpRow& row : kLogical) table[row.target] = LowerLogical;

@@ -3,24 +3,22 @@
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace kiln {
 namespace {
 
+constexpr uint32_t kLoopOpNumbers = 256;
+
 struct Group {
   CoreClass core_class;
-  // Space-separated overloads; of ATen's "aten." is left out, and ".default" where it is the overload.
+  // Space-separated overloads without "aten.", and without ".default" where it is the overload.
   const char* operators;
 };
 
 constexpr Group kGroups[] = {
-    // self
-    {CoreClass::kPointwise,
-     "abs neg sign exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan "
-     "sinh cosh tanh asinh acosh atanh erf erfc sigmoid floor ceil trunc round lgamma relu isnan isinf "
-     "logical_not bitwise_not kiln.one_plus_erf.default kiln.one_plus_tanh.default kiln.softmax_exp.default"},
+    // self; beside UnaryOperators
+    {CoreClass::kPointwise, "relu isnan isinf logical_not bitwise_not"},
     // _to_copy: dtype alone (and memory_format, which the result's strides already say)
     {CoreClass::kPointwise, "_to_copy"},
     // self, other; div.Tensor is true division on floats; div.Tensor_mode has rounding_mode floor | trunc
@@ -65,6 +63,7 @@ constexpr Group kGroups[] = {
 const absl::flat_hash_map<std::string, CoreClass>& Table() {
   static const auto* table = [] {
     auto* map = new absl::flat_hash_map<std::string, CoreClass>;
+    for (const auto& [target, op] : UnaryOperators()) (*map)[target] = CoreClass::kPointwise;
     for (const Group& group : kGroups) {
       std::string word;
       for (const char* c = group.operators;; ++c) {
@@ -73,9 +72,8 @@ const absl::flat_hash_map<std::string, CoreClass>& Table() {
           continue;
         }
         if (!word.empty()) {
-          const bool own = absl::StartsWith(word, "kiln.");
           const bool is_default = word.find('.') == std::string::npos;
-          (*map)[absl::StrCat(own ? "" : "aten.", word, is_default ? ".default" : "")] = group.core_class;
+          (*map)[absl::StrCat("aten.", word, is_default ? ".default" : "")] = group.core_class;
         }
         word.clear();
         if (*c == '\0') break;
@@ -87,6 +85,22 @@ const absl::flat_hash_map<std::string, CoreClass>& Table() {
 }
 
 }  // namespace
+
+const absl::flat_hash_map<std::string, LoopOpcode>& UnaryOperators() {
+  static const auto* table = [] {
+    auto* map = new absl::flat_hash_map<std::string, LoopOpcode>;
+    for (uint32_t number = 0; number < kLoopOpNumbers; ++number) {
+      const LoopOpInfo* row = FindLoopOp(number);
+      if (row == nullptr || row->arity != 1) continue;
+      if (row->op_class != LoopOpClass::kFloat && row->op_class != LoopOpClass::kArith) continue;
+      const bool own = row->op == LoopOpcode::kOnePlusErf || row->op == LoopOpcode::kOnePlusTanh ||
+                       row->op == LoopOpcode::kSoftmaxExp;
+      (*map)[absl::StrCat(own ? "kiln." : "aten.", row->name, ".default")] = row->op;
+    }
+    return map;
+  }();
+  return *table;
+}
 
 CoreClass CoreClassOf(absl::string_view target) {
   auto found = Table().find(target);

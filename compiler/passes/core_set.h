@@ -12,7 +12,11 @@
 //  - `alpha` does not appear; `.Scalar` overloads have become `.Tensor` ones.
 #pragma once
 
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "compiler/ir/ops.h"
 
 namespace kiln {
 
@@ -30,5 +34,9 @@ enum class CoreClass {
 };
 
 CoreClass CoreClassOf(absl::string_view target);
+
+// The operators of one argument that are one loop operator each, of the same name, by target: a row of
+// ops.def makes `aten.NAME.default` one of them.
+const absl::flat_hash_map<std::string, LoopOpcode>& UnaryOperators();
 
 }  // namespace kiln

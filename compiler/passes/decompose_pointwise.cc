@@ -2,9 +2,11 @@
 // rarer functions in terms of the core ones.
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/passes/core_set.h"
 #include "compiler/passes/decomposition.h"
 #include "compiler/passes/types.h"
 
@@ -521,40 +523,23 @@ constexpr DecompositionRow kRows[] = {
     {"isinf", PredicateOfInteger},
     {"ldexp.Tensor", Ldexp},
     {"_to_copy", ToCopy},
-    {"floor", UnaryOfInteger},
-    {"ceil", UnaryOfInteger},
-    {"trunc", UnaryOfInteger},
-    {"round", UnaryOfInteger},
-    {"exp", UnaryOfInteger},
-    {"exp2", UnaryOfInteger},
-    {"expm1", UnaryOfInteger},
-    {"log", UnaryOfInteger},
-    {"log2", UnaryOfInteger},
-    {"log10", UnaryOfInteger},
-    {"log1p", UnaryOfInteger},
-    {"sqrt", UnaryOfInteger},
-    {"rsqrt", UnaryOfInteger},
-    {"reciprocal", UnaryOfInteger},
-    {"sin", UnaryOfInteger},
-    {"cos", UnaryOfInteger},
-    {"tan", UnaryOfInteger},
-    {"asin", UnaryOfInteger},
-    {"acos", UnaryOfInteger},
-    {"atan", UnaryOfInteger},
-    {"sinh", UnaryOfInteger},
-    {"cosh", UnaryOfInteger},
-    {"tanh", UnaryOfInteger},
-    {"asinh", UnaryOfInteger},
-    {"acosh", UnaryOfInteger},
-    {"atanh", UnaryOfInteger},
-    {"erf", UnaryOfInteger},
-    {"erfc", UnaryOfInteger},
-    {"sigmoid", UnaryOfInteger},
-    {"lgamma", UnaryOfInteger},
 };
 
 }  // namespace
 
 absl::Span<const DecompositionRow> PointwiseRows() { return kRows; }
+
+absl::Span<const DecompositionRow> UnaryRows() {
+  static const auto* rows = [] {
+    auto* made = new std::vector<DecompositionRow>;
+    for (const auto& [target, op] : UnaryOperators()) {
+      const LoopOpInfo& info = InfoOf(op);
+      const bool of_aten = absl::StartsWith(target, "aten.");
+      if (of_aten && info.op_class == LoopOpClass::kFloat) made->push_back({info.name, UnaryOfInteger});
+    }
+    return made;
+  }();
+  return *rows;
+}
 
 }  // namespace kiln

@@ -219,7 +219,7 @@ const DecompositionTable& Decompositions() {
     auto* all = new DecompositionTable;
     for (auto rows : {ActivationRows(), AttentionRows(), ConvolutionRows(), CreationRows(), IndexRows(),
                       LossRows(), MatmulRows(), NormalizationRows(), PointwiseRows(), PoolingRows(),
-                      RandomRows(), DropoutRows(), ReductionRows(), ResizeRows(), ShapeRows()}) {
+                      RandomRows(), DropoutRows(), ReductionRows(), ResizeRows(), ShapeRows(), UnaryRows()}) {
       for (const DecompositionRow& row : rows) {
         (*all)[FullTarget(row.target)] = row.decompose;
       }

@@ -89,7 +89,7 @@ using Decomposition = bool (*)(Match&);
 using DecompositionTable = absl::flat_hash_map<std::string, Decomposition>;
 
 struct DecompositionRow {
-  const char* target;  // without "aten." ("prims." is written); ".default" where no overload is named
+  absl::string_view target;  // without "aten." ("prims." is written); ".default" where no overload is named
   Decomposition decompose;
 };
 
@@ -107,6 +107,8 @@ absl::Span<const DecompositionRow> LossRows();
 absl::Span<const DecompositionRow> MatmulRows();
 absl::Span<const DecompositionRow> NormalizationRows();
 absl::Span<const DecompositionRow> PointwiseRows();
+// Of integers, what ops.def has of one argument of floats.
+absl::Span<const DecompositionRow> UnaryRows();
 absl::Span<const DecompositionRow> PoolingRows();
 absl::Span<const DecompositionRow> RandomRows();
 absl::Span<const DecompositionRow> DropoutRows();
