@@ -4,7 +4,7 @@
 #include "client/runtime/capture_dependencies.h"
 #include "client/runtime/host.h"
 #include "client/runtime/span.h"
-#include "compiler/graph/dtype_size.h"
+#include "compiler/graph/dtypes.h"
 
 namespace kiln::runtime {
 

@@ -11,6 +11,8 @@
 #include "client/runtime/launch.h"
 #include "client/runtime/memory_range.h"
 #include "client/runtime/span.h"
+#include "compiler/graph/dtypes.h"
+#include "compiler/ir/scalar_ops.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 
@@ -755,15 +757,11 @@ class Frame {
       return host_.Item(item);
     }
     KILN_ASSIGN_OR_RETURN(void* data, DataOf(step.b));
-    switch (program_.buffers_[step.b].dtype) {
-      case v1::BOOL:
-      case v1::U8: return *static_cast<const uint8_t*>(data);
-      case v1::I8: return int64_t{*static_cast<const int8_t*>(data)};
-      case v1::I16: return *static_cast<const int16_t*>(data);
-      case v1::I32: return *static_cast<const int32_t*>(data);
-      case v1::I64: return *static_cast<const int64_t*>(data);
-      default: return absl::UnimplementedError("a symbol from a floating point tensor");
+    const v1::DType dtype = program_.buffers_[step.b].dtype;
+    if (!IsInteger(dtype) && dtype != v1::BOOL) {
+      return absl::UnimplementedError("a symbol from a floating point tensor");
     }
+    return LoadScalar(dtype, data, 0).i;
   }
 
   absl::Status Check(const Program::Step& step) const {

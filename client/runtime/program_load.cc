@@ -7,7 +7,7 @@
 #include "client/runtime/arena_plan.h"
 #include "client/runtime/program.h"
 #include "client/runtime/span.h"
-#include "compiler/graph/dtype_size.h"
+#include "compiler/graph/dtypes.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 

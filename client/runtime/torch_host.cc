@@ -157,12 +157,10 @@ class TorchHost : public Host {
     want(shim_.index, "index_Tensor");
     want(shim_.index_put, "index_put");
     static constexpr std::pair<v1::DType, const char*> kTypes[] = {
-        {v1::BOOL, "aoti_torch_dtype_bool"},     {v1::U8, "aoti_torch_dtype_uint8"},
-        {v1::I8, "aoti_torch_dtype_int8"},       {v1::I16, "aoti_torch_dtype_int16"},
-        {v1::I32, "aoti_torch_dtype_int32"},     {v1::I64, "aoti_torch_dtype_int64"},
-        {v1::F16, "aoti_torch_dtype_float16"},   {v1::BF16, "aoti_torch_dtype_bfloat16"},
-        {v1::F32, "aoti_torch_dtype_float32"},   {v1::F64, "aoti_torch_dtype_float64"},
-        {v1::C64, "aoti_torch_dtype_complex64"}, {v1::C128, "aoti_torch_dtype_complex128"}};
+#define KILN_DTYPE(Enum, text, torch, bytes, dtype_class) {v1::Enum, "aoti_torch_dtype_" #torch},
+#include "compiler/graph/dtypes.def"
+#undef KILN_DTYPE
+    };
     for (const auto& [dtype, name] : kTypes) {
       int32_t (*get)() = nullptr;
       functions.Need(get, name);
@@ -771,7 +769,7 @@ class TorchHost : public Host {
   std::unique_ptr<TorchConvolutions> convolutions_;  // likewise
   int32_t device_type_ = 0;  // torch's numbers of the program's kind of device and of the CPU
   int32_t cpu_type_ = 0;
-  std::array<int32_t, 16> to_torch_ = {};
+  std::array<int32_t, v1::DType_ARRAYSIZE> to_torch_ = {};
   std::array<v1::DType, 128> from_torch_ = {};
 };
 

@@ -8,8 +8,8 @@
 
 #include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
-#include "compiler/graph/dtype_size.h"
-#include "compiler/ir/half.h"
+#include "compiler/graph/dtypes.h"
+#include "compiler/ir/scalar_ops.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::tuner {
@@ -21,11 +21,6 @@ constexpr size_t kBlock = 4096;                             // elements that are
 constexpr size_t kPeriod = 250'007;                         // elements after which the values repeat: prime
 
 template <typename T>
-void Put(T value, char* bytes) {
-  std::memcpy(bytes, &value, sizeof value);
-}
-
-template <typename T>
 T Get(const char* bytes) {
   T value;
   std::memcpy(&value, bytes, sizeof value);
@@ -34,18 +29,13 @@ T Get(const char* bytes) {
 
 // Integers: 0 to 7, of a value between -1 and 1.
 void Encode(v1::DType dtype, float value, char* bytes) {
-  const auto number = static_cast<uint8_t>(static_cast<int>(value * 128) & 7);
-  switch (dtype) {
-    case v1::F64: Put<double>(value, bytes); break;
-    case v1::F32: Put<float>(value, bytes); break;
-    case v1::F16: Put<uint16_t>(ToF16(value), bytes); break;
-    case v1::BF16: Put<uint16_t>(ToBF16(value), bytes); break;
-    case v1::BOOL: Put<uint8_t>(number & 1, bytes); break;
-    case v1::I16: Put<int16_t>(number, bytes); break;
-    case v1::I32: Put<int32_t>(number, bytes); break;
-    case v1::I64: Put<int64_t>(number, bytes); break;
-    default: Put<uint8_t>(number, bytes);
+  Scalar scalar{.f = value};
+  if (IsFloat(dtype)) {
+    scalar = CastScalar(v1::F32, dtype, scalar);
+  } else {
+    scalar.i = static_cast<int>(value * 128) & (dtype == v1::BOOL ? 1 : 7);
   }
+  StoreScalar(dtype, bytes, 0, scalar);
 }
 
 float FromBF16Bits(uint16_t bits) { return absl::bit_cast<float>(uint32_t{bits} << 16); }
@@ -56,8 +46,6 @@ float FromF16Bits(uint16_t bits) {
   return (bits & 0x7C00) == 0x7C00 ? std::numeric_limits<float>::quiet_NaN()
                                    : ((bits & 0x8000) != 0 ? -magnitude : magnitude);
 }
-
-bool IsFloat(v1::DType dtype) { return IsMeasuredType(dtype) || dtype == v1::F64; }
 
 float ValueOf(uint64_t seed, size_t index) {
   const uint64_t bits = Mix(seed * 0x9e3779b97f4a7c15u + index % kPeriod + 1);
@@ -162,17 +150,7 @@ size_t Operand::PlaceOf(size_t index) const {
 }
 
 double ValueIn(const std::string& read, size_t place, v1::DType dtype) {
-  const char* const at = read.data() + place;
-  switch (dtype) {
-    case v1::F64: return Get<double>(at);
-    case v1::F32: return Get<float>(at);
-    case v1::F16: return FromF16(Get<uint16_t>(at));
-    case v1::BF16: return FromBF16(Get<uint16_t>(at));
-    case v1::I16: return Get<int16_t>(at);
-    case v1::I32: return Get<int32_t>(at);
-    case v1::I64: return static_cast<double>(Get<int64_t>(at));
-    default: return Get<uint8_t>(at);
-  }
+  return CastScalar(dtype, v1::F64, LoadScalar(dtype, read.data() + place, 0)).d;
 }
 
 std::string FirstDifference(const std::string& got, const std::string& wanted, v1::DType dtype,

@@ -1,5 +1,6 @@
 #include "compiler/codegen/check_emitter.h"
 
+#include "compiler/ir/dtypes.h"
 #include "compiler/support/kernel_abi.h"
 
 namespace kiln {
@@ -37,9 +38,9 @@ llvm::Value* CheckEmitter::Divide(uint32_t id, LoopOpcode op, v1::DType dtype, l
   if (at_.mask != nullptr && type->isVectorTy()) bad = b_.CreateAnd(bad, at_.mask);
   auto* known = llvm::dyn_cast<llvm::Constant>(bad);
   if (known == nullptr || !known->isNullValue()) {
-    failure_.FailWhere(bad, KILN_INTEGER_DIVISION_BY_ZERO, id, a, b_.I64(0), dtype == v1::U8);
+    failure_.FailWhere(bad, KILN_INTEGER_DIVISION_BY_ZERO, id, a, b_.I64(0), ir::IsUnsigned(dtype));
   }
-  const bool is_unsigned = dtype == v1::U8;
+  const bool is_unsigned = ir::IsUnsigned(dtype);
   const bool constant = llvm::isa<llvm::Constant>(b);
   llvm::Value* quotient;
   llvm::Value* minus_one = is_unsigned ? nullptr : b_.CreateICmpEQ(b, llvm::ConstantInt::getSigned(type, -1));

@@ -95,7 +95,7 @@ llvm::Value* CombineEmitter::Maximum(v1::DType dtype, llvm::Value* a, llvm::Valu
     llvm::Value* first = maximum ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b);
     return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, b_.CreateSelect(first, a, b));
   }
-  if (dtype == v1::U8) {
+  if (IsUnsigned(dtype)) {
     return b_.CreateSelect(maximum ? b_.CreateICmpUGT(a, b) : b_.CreateICmpULT(a, b), a, b);
   }
   return b_.CreateSelect(maximum ? b_.CreateICmpSGT(a, b) : b_.CreateICmpSLT(a, b), a, b);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/dtypes.h"
 
 namespace kiln {
 
@@ -23,17 +24,12 @@ void KernelContext::Fail(absl::Status why) {
 }
 
 llvm::Type* KernelContext::ScalarType(v1::DType dtype) {
-  switch (dtype) {
-    case v1::BOOL: return b.getInt1Ty();
-    case v1::U8:
-    case v1::I8: return b.getInt8Ty();
-    case v1::I16:
-    case v1::F16:
-    case v1::BF16: return b.getInt16Ty();
-    case v1::I32: return b.getInt32Ty();
-    case v1::I64: return b.getInt64Ty();
-    case v1::F32: return b.getFloatTy();
-    case v1::F64: return b.getDoubleTy();
+  switch (ClassOf(dtype)) {
+    case DTypeClass::kBool: return b.getInt1Ty();
+    case DTypeClass::kUnsigned:
+    case DTypeClass::kSigned:
+    case DTypeClass::kHalf: return b.getIntNTy(8 * static_cast<unsigned>(ByteSize(dtype)));
+    case DTypeClass::kFloat: return dtype == v1::F32 ? b.getFloatTy() : b.getDoubleTy();
     default:
       Fail(absl::UnimplementedError(
           absl::StrCat("unsupported: loop values of dtype ", v1::DType_Name(dtype))));

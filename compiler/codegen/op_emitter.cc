@@ -144,12 +144,12 @@ llvm::Value* OpEmitter::Integer(uint32_t id, LoopOpcode op, v1::DType dtype,
     case LoopOpcode::kFmod: return checks_.Divide(id, op, dtype, a, args[1]);
     case LoopOpcode::kNeg: return b_.CreateNeg(a);
     case LoopOpcode::kAbs:
-      if (dtype == v1::U8) return a;
+      if (IsUnsigned(dtype)) return a;
       return b_.CreateSelect(b_.CreateICmpSLT(a, zero), b_.CreateNeg(a), a);
     case LoopOpcode::kSign: {
-      llvm::Value* positive = dtype == v1::U8 ? b_.CreateICmpNE(a, zero) : b_.CreateICmpSGT(a, zero);
+      llvm::Value* positive = IsUnsigned(dtype) ? b_.CreateICmpNE(a, zero) : b_.CreateICmpSGT(a, zero);
       llvm::Value* sign = b_.CreateZExt(positive, type);
-      return dtype == v1::U8 ? sign : b_.CreateAdd(sign, b_.CreateSExt(b_.CreateICmpSLT(a, zero), type));
+      return IsUnsigned(dtype) ? sign : b_.CreateAdd(sign, b_.CreateSExt(b_.CreateICmpSLT(a, zero), type));
     }
     case LoopOpcode::kPow: return IntegerPower(dtype, a, args[1]);
     case LoopOpcode::kBitAnd: return b_.CreateAnd(a, args[1]);
@@ -176,7 +176,7 @@ llvm::Value* OpEmitter::Shift(LoopOpcode op, v1::DType dtype, llvm::Value* a, ll
         b_.CreateBinaryIntrinsic(llvm::Intrinsic::umin, b, llvm::ConstantInt::get(type, width - 1));
     return b_.CreateSelect(in_range, b_.CreateShl(a, amount), zero);
   }
-  if (dtype == v1::U8) {
+  if (IsUnsigned(dtype)) {
     llvm::Value* amount = b_.CreateSelect(in_range, b, zero);
     return b_.CreateSelect(in_range, b_.CreateLShr(a, amount), zero);
   }
@@ -191,7 +191,7 @@ llvm::Value* OpEmitter::IntegerPower(v1::DType dtype, llvm::Value* a, llvm::Valu
   llvm::Value* one = llvm::ConstantInt::get(type, 1);
   llvm::Value* odd = b_.CreateICmpNE(b_.CreateAnd(b, one), zero);
   llvm::Value* negative =
-      dtype == v1::U8 ? llvm::ConstantInt::getFalse(odd->getType()) : b_.CreateICmpSLT(b, zero);
+      IsUnsigned(dtype) ? llvm::ConstantInt::getFalse(odd->getType()) : b_.CreateICmpSLT(b, zero);
   llvm::Value* count = b_.CreateSelect(negative, zero, b);
 
   llvm::BasicBlock* before = b_.GetInsertBlock();

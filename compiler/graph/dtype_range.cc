@@ -22,30 +22,24 @@ double LargestFinite(v1::DType dtype) {
 }  // namespace
 
 uint64_t IntegersEnd(v1::DType dtype) {
+  const int64_t bits = 8 * ByteSize(dtype);
   switch (dtype) {
     case v1::BOOL: return 2;
-    case v1::U8: return 1u << 8;
-    case v1::I8: return 1u << 7;
-    case v1::I16: return 1u << 15;
-    case v1::I32: return 1u << 31;
     case v1::F16: return (1u << 11) + 1;
     case v1::BF16: return (1u << 8) + 1;
     case v1::F32: return (1u << 24) + 1;
     case v1::F64: return (uint64_t{1} << 53) + 1;
-    default: return uint64_t{1} << 63;
+    default: break;
   }
+  if (!IsInteger(dtype)) return uint64_t{1} << 63;
+  return uint64_t{1} << (IsUnsignedInteger(dtype) ? bits : bits - 1);
 }
 
 IntegerBounds ConvertingIntegers(v1::DType dtype) {
   const auto end = static_cast<int64_t>(IntegersEnd(dtype));
-  switch (dtype) {
-    case v1::U8: return {1 - end, end - 1};
-    case v1::I8:
-    case v1::I16:
-    case v1::I32: return {-end, end - 1};
-    case v1::F16: return {-65504, 65504};
-    default: return {INT64_MIN, INT64_MAX};
-  }
+  if (IsUnsignedInteger(dtype)) return {1 - end, end - 1};
+  if (IsInteger(dtype) && dtype != v1::I64) return {-end, end - 1};
+  return dtype == v1::F16 ? IntegerBounds{-65504, 65504} : IntegerBounds{INT64_MIN, INT64_MAX};
 }
 
 bool Converts(int64_t number, v1::DType dtype) {
@@ -59,7 +53,7 @@ bool Converts(double number, v1::DType dtype) {
   const auto end = static_cast<double>(IntegersEnd(dtype));
   // Torch compares with the largest as a double, which is 2^63 for I64.
   const double largest = dtype == v1::I64 ? end : end - 1;
-  return number <= largest && number >= (dtype == v1::U8 ? 0 : -end);
+  return number <= largest && number >= (IsUnsignedInteger(dtype) ? 0 : -end);
 }
 
 bool AllConvert(v1::DType from, v1::DType to) {

@@ -130,34 +130,6 @@ std::vector<ExprId> ContiguousStrides(ExprPool& pool, const std::vector<ExprId>&
   return strides;
 }
 
-bool IsFloat(v1::DType dtype) {
-  return dtype == v1::F16 || dtype == v1::BF16 || dtype == v1::F32 || dtype == v1::F64;
-}
-
-bool IsInteger(v1::DType dtype) {
-  return dtype == v1::U8 || dtype == v1::I8 || dtype == v1::I16 || dtype == v1::I32 || dtype == v1::I64;
-}
-
-bool IsComplex(v1::DType dtype) { return dtype == v1::C64 || dtype == v1::C128; }
-
-absl::string_view DTypeName(v1::DType dtype) {
-  switch (dtype) {
-    case v1::BOOL: return "bool";
-    case v1::U8: return "u8";
-    case v1::I8: return "i8";
-    case v1::I16: return "i16";
-    case v1::I32: return "i32";
-    case v1::I64: return "i64";
-    case v1::F16: return "f16";
-    case v1::BF16: return "bf16";
-    case v1::F32: return "f32";
-    case v1::F64: return "f64";
-    case v1::C64: return "c64";
-    case v1::C128: return "c128";
-    default: return "undefined";
-  }
-}
-
 bool IsUnbacked(const v1::Symbol& symbol) { return symbol.kind() == v1::SYMBOL_UNBACKED; }
 
 bool IsBoundByValue(const v1::Symbol& symbol) {

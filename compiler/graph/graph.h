@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "compiler/graph/dtype_size.h"
+#include "compiler/graph/dtypes.h"
 #include "compiler/graph/expr.h"
 #include "kiln/v1/graph.pb.h"
 
@@ -114,10 +114,5 @@ struct Graph {
 
 // Strides of a dense row-major tensor.
 std::vector<ExprId> ContiguousStrides(ExprPool& pool, const std::vector<ExprId>& sizes);
-
-bool IsFloat(v1::DType dtype);
-bool IsInteger(v1::DType dtype);  // without BOOL
-bool IsComplex(v1::DType dtype);
-absl::string_view DTypeName(v1::DType dtype);  // "f32"
 
 }  // namespace kiln

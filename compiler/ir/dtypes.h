@@ -1,15 +1,14 @@
 // Groups of dtypes as ops.def uses them. Threads: pure functions.
 #pragma once
 
-#include "compiler/graph/dtype_size.h"
-#include "kiln/v1/graph.pb.h"
+#include "compiler/graph/dtypes.h"
 
 namespace kiln::ir {
 
-inline bool IsHalf(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16; }
-inline bool IsFloating(v1::DType dtype) { return dtype == v1::F32 || dtype == v1::F64; }
-inline bool IsInt(v1::DType dtype) { return dtype >= v1::U8 && dtype <= v1::I64; }
-inline bool IsUnsigned(v1::DType dtype) { return dtype == v1::U8 || dtype == v1::BOOL; }
+using kiln::IsHalf;
+inline bool IsFloating(v1::DType dtype) { return ClassOf(dtype) == DTypeClass::kFloat; }
+inline bool IsInt(v1::DType dtype) { return IsInteger(dtype); }
+inline bool IsUnsigned(v1::DType dtype) { return IsUnsignedInteger(dtype) || dtype == v1::BOOL; }
 inline bool IsArithmetic(v1::DType dtype) { return IsFloating(dtype) || IsInt(dtype) || dtype == v1::BOOL; }
 inline bool IsStorable(v1::DType dtype) { return IsArithmetic(dtype) || IsHalf(dtype); }
 

@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "compiler/graph/dtype_range.h"
 #include "compiler/graph/expr_eval.h"
 #include "compiler/ir/dtypes.h"
 #include "compiler/ir/ops.h"
@@ -72,14 +73,9 @@ Scalar Extreme(v1::DType dtype, bool lowest) {
     value.f = lowest ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity();
   } else if (dtype == v1::F64) {
     value.d = lowest ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
-  } else if (dtype == v1::BOOL || dtype == v1::U8) {
-    value.i = lowest ? 0 : (dtype == v1::U8 ? 255 : 1);
   } else {
-    int64_t top = dtype == v1::I8    ? INT8_MAX
-                  : dtype == v1::I16 ? INT16_MAX
-                  : dtype == v1::I32 ? INT32_MAX
-                                     : INT64_MAX;
-    value.i = lowest ? -top - 1 : top;
+    const auto top = static_cast<int64_t>(IntegersEnd(dtype) - 1);
+    value.i = !lowest ? top : ir::IsUnsigned(dtype) ? 0 : -top - 1;
   }
   return value;
 }

@@ -234,32 +234,28 @@ bool Compare(LoopOpcode op, T a, T b) {
 
 Scalar LoadScalar(v1::DType dtype, const void* base, int64_t index) {
   switch (dtype) {
-    case v1::BOOL: return OfInt(Read<uint8_t>(base, index) != 0);
-    case v1::U8: return OfInt(Read<uint8_t>(base, index));
-    case v1::I8: return OfInt(Read<int8_t>(base, index));
-    case v1::I16: return OfInt(Read<int16_t>(base, index));
-    case v1::I32: return OfInt(Read<int32_t>(base, index));
     case v1::F16: return OfFloat(FromF16(Read<uint16_t>(base, index)));
     case v1::BF16: return OfFloat(FromBF16(Read<uint16_t>(base, index)));
     case v1::F32: return OfFloat(Read<float>(base, index));
     case v1::F64: return OfDouble(Read<double>(base, index));
-    default: return OfInt(Read<int64_t>(base, index));
+    default: break;
   }
+  int64_t bits = 0;
+  const int width = ir::ByteWidth(dtype);
+  std::memcpy(&bits, static_cast<const char*>(base) + index * width, width);
+  return OfInt(WrapInteger(dtype, bits));
 }
 
 void StoreScalar(v1::DType dtype, void* base, int64_t index, Scalar value) {
   switch (dtype) {
-    case v1::BOOL:
-    case v1::U8:
-    case v1::I8: return Write(base, index, static_cast<uint8_t>(value.i));
-    case v1::I16: return Write(base, index, static_cast<int16_t>(value.i));
-    case v1::I32: return Write(base, index, static_cast<int32_t>(value.i));
     case v1::F16: return Write(base, index, ToF16(value.f));
     case v1::BF16: return Write(base, index, ToBF16(value.f));
     case v1::F32: return Write(base, index, value.f);
     case v1::F64: return Write(base, index, value.d);
-    default: return Write(base, index, value.i);
+    default: break;
   }
+  const int width = ir::ByteWidth(dtype);
+  std::memcpy(static_cast<char*>(base) + index * width, &value.i, width);
 }
 
 Scalar AddScalars(v1::DType dtype, Scalar a, Scalar b) {
@@ -270,14 +266,10 @@ Scalar AddScalars(v1::DType dtype, Scalar a, Scalar b) {
 }
 
 int64_t WrapInteger(v1::DType dtype, int64_t value) {
-  switch (dtype) {
-    case v1::BOOL: return value != 0;
-    case v1::U8: return static_cast<uint8_t>(value);
-    case v1::I8: return static_cast<int8_t>(value);
-    case v1::I16: return static_cast<int16_t>(value);
-    case v1::I32: return static_cast<int32_t>(value);
-    default: return value;
-  }
+  if (dtype == v1::BOOL) return value != 0;
+  const int beyond = 64 - 8 * ir::ByteWidth(dtype);
+  const uint64_t top = static_cast<uint64_t>(value) << beyond;
+  return ir::IsUnsigned(dtype) ? static_cast<int64_t>(top >> beyond) : static_cast<int64_t>(top) >> beyond;
 }
 
 Scalar ConstantScalar(v1::DType dtype, uint64_t bits) {

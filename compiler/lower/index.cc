@@ -9,7 +9,7 @@ namespace {
 
 using Sizes = std::vector<ExprId>;
 
-bool IsIndexType(v1::DType dtype) { return IsInteger(dtype) && dtype != v1::U8; }
+bool IsIndexType(v1::DType dtype) { return ClassOf(dtype) == DTypeClass::kSigned; }
 
 // As eager asks: a tensor without elements may be of any dtype.
 bool IsIndex(LoweringContext& context, const LoweredTensor& indices) {

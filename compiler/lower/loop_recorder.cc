@@ -23,7 +23,7 @@ uint64_t BitsOf(double value) {
 
 }  // namespace
 
-v1::DType ComputeType(v1::DType dtype) { return dtype == v1::BF16 || dtype == v1::F16 ? v1::F32 : dtype; }
+v1::DType ComputeType(v1::DType dtype) { return IsHalf(dtype) ? v1::F32 : dtype; }
 
 LoopOpId LoopRecorder::Fail(absl::string_view what) {
   if (status_.ok()) status_ = absl::InvalidArgumentError(what);

@@ -82,7 +82,7 @@ IntegerSpan FixedSpan(LoweringContext& context, int64_t low, uint64_t count) {
 }
 
 bool HoldsInteger(v1::DType dtype, int64_t number) {
-  return Converts(number, dtype) && (dtype != v1::U8 || number >= 0);
+  return Converts(number, dtype) && (!IsUnsignedInteger(dtype) || number >= 0);
 }
 
 // [low, high), which eager wants to hold something and the dtype to hold.

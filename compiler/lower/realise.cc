@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/dtype_range.h"
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/lower/live_ops.h"
 #include "compiler/lower/lowering_context.h"
@@ -286,14 +287,9 @@ LoopOpId Identity(LoopRecorder& ops, v1::ReduceKind kind, v1::DType dtype) {
     case v1::REDUCE_MIN: {
       const bool max = kind == v1::REDUCE_MAX;
       if (real) return ops.Constant(max ? -HUGE_VAL : HUGE_VAL, dtype);
-      switch (dtype) {
-        case v1::BOOL: return ops.ConstantInt(!max, dtype);
-        case v1::U8: return ops.ConstantInt(max ? 0 : 255, dtype);
-        case v1::I8: return ops.ConstantInt(max ? INT8_MIN : INT8_MAX, dtype);
-        case v1::I16: return ops.ConstantInt(max ? INT16_MIN : INT16_MAX, dtype);
-        case v1::I32: return ops.ConstantInt(max ? INT32_MIN : INT32_MAX, dtype);
-        default: return ops.ConstantInt(max ? INT64_MIN : INT64_MAX, dtype);
-      }
+      const auto top = static_cast<int64_t>(IntegersEnd(dtype) - 1);
+      const bool starts_at_zero = dtype == v1::BOOL || IsUnsignedInteger(dtype);
+      return ops.ConstantInt(!max ? top : starts_at_zero ? 0 : -top - 1, dtype);
     }
     default: return ops.ConstantInt(0, dtype);
   }

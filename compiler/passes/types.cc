@@ -56,7 +56,7 @@ v1::DType PromoteDTypes(absl::Span<const PromotionOperand> operands) {
   return result;
 }
 
-v1::DType ComputeDType(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16 ? v1::F32 : dtype; }
+v1::DType ComputeDType(v1::DType dtype) { return IsHalf(dtype) ? v1::F32 : dtype; }
 
 double RoundedNumber(double value, v1::DType dtype) {
   if (dtype == v1::F16) return FromF16(ToF16(static_cast<float>(value)));

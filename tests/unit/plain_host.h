@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "client/runtime/host.h"
-#include "compiler/graph/dtype_size.h"
+#include "compiler/graph/dtypes.h"
 
 namespace kiln::runtime {
 
