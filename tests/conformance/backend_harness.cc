@@ -30,8 +30,6 @@
 namespace kiln {
 namespace {
 
-bool IsFloat(v1::DType dtype) { return ir::IsFloating(dtype) || ir::IsHalf(dtype); }
-
 double AsDouble(v1::DType dtype, Scalar value) {
   return dtype == v1::F64 ? value.d : static_cast<double>(value.f);
 }
