@@ -3,6 +3,8 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 #include <optional>
 #include <random>
 #include <utility>
@@ -40,6 +42,7 @@ namespace {
 
 constexpr size_t kObjectCacheBytes = 256u << 20;
 constexpr int kFullAttempts = 4;  // of a daemon that does not say when to come again
+constexpr auto kStorePatience = std::chrono::milliseconds(200);  // who has his program waits for its sync
 // Connections that a compile may lose: a network that is away for some seconds is waited for.
 constexpr int kLossesMax = 4;
 
@@ -243,31 +246,47 @@ class Session {
     return FromGrpc(stub_.Lookup(call.context(), request, &reply), "lookup");
   }
 
+  // Whether the program lasts is the daemon's matter, and told where the daemon knows it soon. On a slow disk
+  // this caller leaves: he was served, and the write goes on without him.
   template <typename Stream>
-  absl::Status Follow(Stream& stream) {
+  void HearOfStore(Stream& stream, Call& call) {
+    std::future<void> heard = std::async(std::launch::async, [&] {
+      v1::CompileEvent event;
+      while (ReadNext(stream, &event)) {
+        if (event.kind_case() == v1::CompileEvent::kDone) artifact_.not_kept = event.done().not_kept();
+      }
+      stream.Finish();
+    });
+    if (heard.wait_for(kStorePatience) == std::future_status::timeout) call.context()->TryCancel();
+    heard.wait();
+  }
+
+  template <typename Stream>
+  absl::Status Follow(Stream& stream, Call& call) {
     v1::CompileEvent event;
     bool have = false;
     absl::Status failed;
-    while (ReadNext(stream, &event)) {
+    while (!have && ReadNext(stream, &event)) {
       if (event.kind_case() == v1::CompileEvent::kQueued) {
         artifact_.joined = event.queued().joined();
       } else if (event.kind_case() == v1::CompileEvent::kDebug) {
         artifact_.debug_files.push_back(std::move(*event.mutable_debug()));
       } else if (event.kind_case() == v1::CompileEvent::kFailed) {
         failed = FromFailure(event.failed());
-      } else if (event.kind_case() == v1::CompileEvent::kDone && !have) {
+      } else if (event.kind_case() == v1::CompileEvent::kDone) {
         failed = Adopt(event.done().manifest());
         have = failed.ok();
         if (const uint32_t lost = event.done().workers_lost(); lost > 0) {
           artifact_.recovered.push_back(absl::StrCat(
               lost, lost == 1 ? " compiler process" : " compiler processes", " ended during a compile"));
         }
-      } else if (event.kind_case() == v1::CompileEvent::kDone) {
-        artifact_.not_kept = event.done().not_kept();
       }
     }
+    if (have) {
+      HearOfStore(stream, call);
+      return absl::OkStatus();
+    }
     absl::Status ended = FromGrpc(stream.Finish(), "compile");
-    if (have) return absl::OkStatus();  // the program is here; that it did not last is the daemon's matter
     if (!failed.ok()) return failed;
     if (!ended.ok()) return ended;
     return absl::InternalError("the service ended a compile without a result");
@@ -296,7 +315,7 @@ class Session {
       open = stream->Write(request);
     }
     stream->WritesDone();
-    return WithPushback(Follow(*stream), *call.context());
+    return WithPushback(Follow(*stream, call), *call.context());
   }
 
   absl::Status Attach(const std::string& job) {
@@ -309,7 +328,7 @@ class Session {
     *request.mutable_gang() = input_.gang;
     artifact_.joined = true;
     auto stream = stub_.Attach(call.context(), request);
-    return WithPushback(Follow(*stream), *call.context());
+    return WithPushback(Follow(*stream, call), *call.context());
   }
 
   absl::Status Adopt(const v1::SignedManifest& signed_manifest) {
