@@ -100,10 +100,11 @@ def plot(rows, path):
 
 
 def stop_daemon():
+    import kiln
     from kiln import service
 
     kilnctl = os.path.join(os.path.dirname(service.daemon_binary()), "kilnctl")
-    status = subprocess.run([kilnctl, "--address", service.status()["address"], "status", "--json"],
+    status = subprocess.run([kilnctl, "--address", kiln.status()["address"], "status", "--json"],
                             capture_output=True, text=True)
     pid = find(json.loads(status.stdout or "{}"), ("pid",))
     if pid:

@@ -10,6 +10,9 @@ process of its own, closed: the next call starts when one is answered. kilnd run
 JSON; ratios are kilnd's to the baseline's within a round: the median, and the least and the largest.
 
 Time of a server's processor a call says most where other programs use the machine as well.
+
+Where a row has a limit (service_limits.py, and those of attackers, herd and overload), its last column says whether it
+holds. Exits with 1 where one does not, unless --report-only.
 """
 import argparse
 import contextlib
@@ -24,6 +27,8 @@ import time
 
 import service_attackers
 import service_compiles
+import service_limits
+from service_limits import said
 from service_parts import FETCH, LOOKUP, ROOT, STORE_CONNECTIONS, WAITING_CONNECTIONS, Bench, Failed, run, spread
 
 COMPARED = ("hit", "miss", "objects", "waiting", "manifests")
@@ -177,29 +182,31 @@ def text_of(field, value):
 
 
 def print_header():
-    print("| row | connections | measured | bare | its spread | kilnd | its spread | ratio | its spread |")
-    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    print("| row | connections | measured | bare | its spread | kilnd | its spread | ratio | its spread | holds |")
+    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
 
 
 def print_manifests(row):
     name = f"{row['manifests']:,} manifests"
     hot, first = row["hot"], row["first"]
-    print(f"| {name} | 1 | started, to the first hit | | | {row['open_seconds']:.2f} s | | | |")
-    print(f"| {name} | 1 | first hits, from disk: p50, p99 | | | {first['p50']:,.0f}, {first['p99']:,.0f} µs | | | |")
+    print(f"| {name} | 1 | started, to the first hit | | | {row['open_seconds']:.2f} s | | | | "
+          f"{said(row, 'open_seconds')} |")
+    print(f"| {name} | 1 | first hits, from disk: p50, p99 | | | {first['p50']:,.0f}, {first['p99']:,.0f} µs | | | | |")
     for field in ("rate", "p50", "p99"):
         values = hot[field]
         ratio = row["ratio"] if field == "p99" else None
         cells = [name, str(STORE_CONNECTIONS), f"hot {field}", "", "", text_of(field, values["median"]),
                  f"{text_of(field, values['least'])} – {text_of(field, values['largest'])}",
                  f"{ratio['median']:.2f}" if ratio else "",
-                 f"{ratio['least']:.2f} – {ratio['largest']:.2f}" if ratio else ""]
+                 f"{ratio['least']:.2f} – {ratio['largest']:.2f}" if ratio else "", said(row, field)]
         print("| " + " | ".join(cells) + " |")
     if "evicting" not in row:
         return
     spinner, evicting = row["spinner"]["p99"]["median"], row["evicting"]["p99"]["median"]
     print(f"| {name}, half evicted in {row['evicting']['seconds']:.0f} s, disk at most "
           f"{row['evicting']['disk_peak']:.2f} of the budget | {STORE_CONNECTIONS} | hot p99, beside a spinner's | "
-          f"{spinner:,.0f} µs | | {evicting:,.0f} µs | | {evicting / spinner:.2f} | |", flush=True)
+          f"{spinner:,.0f} µs | | {evicting:,.0f} µs | | {evicting / spinner:.2f} | | "
+          f"{said(row, 'evicting')} |", flush=True)
 
 
 def print_row(row):
@@ -210,9 +217,11 @@ def print_row(row):
         bare, kilnd = row["bare"], row["kilnd"]
         for field, name in (("threads_idle", "threads, idle"), ("threads_waiting", "threads, waiting"),
                             ("threads_after", "threads, after")):
-            print(f"| waiting | {row['clients']} clients | {name} | {bare[field]} | | {kilnd[field]} | | | |")
+            print(f"| waiting | {row['clients']} clients | {name} | {bare[field]} | | {kilnd[field]} | | | | "
+                  f"{said(row, field)} |")
         print(f"| waiting | {row['clients']} clients | memory a client | {bare['bytes_a_client'] / 1024:.1f} KiB | | "
-              f"{kilnd['bytes_a_client'] / 1024:.1f} KiB | | {row['bytes_ratio']:.2f} | |", flush=True)
+              f"{kilnd['bytes_a_client'] / 1024:.1f} KiB | | {row['bytes_ratio']:.2f} | | "
+              f"{said(row, 'bytes_ratio')} |", flush=True)
         return
     for field in ("rate", "bytes_rate", "p50", "p99", "processor"):
         if field not in row:
@@ -223,7 +232,7 @@ def print_row(row):
             cells.append(text_of(field, values["median"]))
             cells.append(f"{text_of(field, values['least'])} – {text_of(field, values['largest'])}")
         ratio = row[field]["ratio"]
-        cells += [f"{ratio['median']:.2f}", f"{ratio['least']:.2f} – {ratio['largest']:.2f}"]
+        cells += [f"{ratio['median']:.2f}", f"{ratio['least']:.2f} – {ratio['largest']:.2f}", said(row, field)]
         print("| " + " | ".join(cells) + " |", flush=True)
 
 
@@ -260,6 +269,8 @@ def parse(arguments):
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
     parser.add_argument("--kilnd", help="another kilnd than the build's")
     parser.add_argument("--config", default="", help="text that is added to kilnd's configuration")
+    parser.add_argument("--report-only", action="store_true",
+                        help="exit with 0 whatever holds: for runs that are too short to judge by")
     parser.add_argument("--json", help="file that gets the JSON as well")
     options = parser.parse_args(arguments)
     if unknown := set(options.only) - set(ROWS):
@@ -333,7 +344,10 @@ def main(arguments):
     if options.json:
         with open(options.json, "w") as file:
             file.write(result + "\n")
-    return 0
+    broken = service_limits.broken(rows)
+    for line in broken:
+        print(f"service.py: does not hold: {line}", file=sys.stderr)
+    return 1 if broken and not options.report_only else 0
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """The page of the service's tables, as docs/benchmarks/service.md is:
 
-  tests/bench/service_document.py FILE.json… > docs/benchmarks/service.md
+  tests/bench/service_document.py [--partial] FILE.json… > docs/benchmarks/service.md
 
 The files are what `service.sh --json` wrote, in one run or in several on one machine; service_plot.py draws the plots
-that the page names. A row whose file comes later is beside the earlier ones.
+that the page names. A row whose file comes later is beside the earlier ones. Attackers are shown all or not at all, so
+that none that kilnd fares badly beside is left out unseen; --partial shows those that there are.
 """
+import argparse
 import json
 import sys
 
@@ -26,14 +28,29 @@ PLOTS = (("hits", "hits a second against connections"), ("compiles", "compiles a
          ("open", "seconds to the first hit against manifests"))
 
 
-def main(paths):
+def missing_attackers(rows):
+    """Kinds that the rows have not, where they have some."""
+    kinds = {row["kind"] for row in rows if row["row"] == "attackers" and row["limits"]}
+    return [kind for kind in service_attackers.KINDS if kind not in kinds] if kinds else []
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--partial", action="store_true", help="a page without all kinds of attackers")
+    parser.add_argument("files", nargs="+", metavar="FILE.json")
+    options = parser.parse_args(arguments)
     results = []
-    for path in paths:
+    for path in options.files:
         with open(path) as file:
             results.append(json.load(file))
     facts = results[0]["facts"]
     if any(result["facts"]["kiln"] != facts["kiln"] for result in results):
         print("service_document.py: the files are of several builds of kilnd", file=sys.stderr)
+        return 1
+    rows = [row for result in results for row in result["rows"]]
+    if (missing := missing_attackers(rows)) and not options.partial:
+        print(f"service_document.py: attackers of these kinds were not measured: {', '.join(missing)}; "
+              "--partial makes the page without them", file=sys.stderr)
         return 1
     print("# kilnd under load\n")
     print(f"Printed on {facts['date']}: {facts['processors']} processors of {facts['processor']}, unix socket, "
@@ -42,7 +59,6 @@ def main(paths):
         print(f"- `{command}`")
     print("\n`bare` is a server of gRPC's callbacks alone that sends bytes of the same size, the faster of its unary\n"
           "and generic forms; a ratio is taken within a round.")
-    rows = [row for result in results for row in result["rows"]]
     for title, names, print_head, print_row in TABLES:
         found = [row for name in names for row in rows if row["row"] == name]
         if not found:
@@ -58,6 +74,4 @@ def main(paths):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
     sys.exit(main(sys.argv[1:]))
