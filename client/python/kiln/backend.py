@@ -1,6 +1,7 @@
 """The backend function of torch.compile, and the compilers that AOTAutograd calls for each graph."""
 import collections
 import dataclasses
+import functools
 import hashlib
 import os
 import time
@@ -300,10 +301,21 @@ kiln.reset = cuda_graphs.reset  # type: ignore[attr-defined]  # torch._dynamo.re
 
 def _cache_tag(settings: Options) -> str:
     """What torch's cache key has to tell apart for kiln. It has neither back-end nor options nor oneDNN's switch."""
-    extension = os.stat(_C.__file__)
-    parts = (repr(settings), decompositions.digest().hex(), str(extension.st_size), str(extension.st_mtime_ns),
-             str(devices.has_onednn(None)))
+    parts = (repr(settings), decompositions.digest().hex(), _package_digest(), str(devices.has_onednn(None)))
     return "kiln-" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _package_digest() -> str:
+    """Of this package's code, Python's and the extension's. Not of its times: an image of a file system may give all
+    files the same one."""
+    digest = hashlib.sha256()
+    folder = os.path.dirname(__file__)
+    for path in (*sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".py")),
+                 _C.__file__):
+        with open(path, "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()
 
 
 def register() -> None:
