@@ -1,8 +1,10 @@
 // kiln._C: canonical form and keys, the service, and compiled programs, for kiln's Python package.
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -194,15 +196,32 @@ PyObject* Build(PyObject*, PyObject* arguments) {
                        Bytes(canonical->bytes), symbols);
 }
 
+using Running = std::future<absl::StatusOr<CompiledArtifact>>;
+
+std::atomic<bool> ending = false;  // the process is: see EndBackground
+
+// Of a background thread of a process that ends. An interpreter that is gone would end the thread where it
+// asks for Python's lock, by unwinding frames of C++ that can't be; so it does not come back.
+[[noreturn]] void Park(Cancellation& cancellation, const Running& running) {
+  cancellation.Cancel();
+  running.wait();
+  while (true) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+PyObject* EndBackground(PyObject*, PyObject*) {
+  ending = true;
+  Py_RETURN_NONE;
+}
+
 PyObject* Get(PyObject*, PyObject* arguments) {
   Buffer key, header_bytes, graph, gang;
   PyObject* hints = nullptr;
   const char* interpret = nullptr;
-  int debug = 0;
+  int debug = 0, background = 0;
   unsigned int gang_size = 0;
-  if (!PyArg_ParseTuple(arguments, "y#y#y#O!spy#I", &key.data, &key.size, &header_bytes.data,
+  if (!PyArg_ParseTuple(arguments, "y#y#y#O!spy#I|p", &key.data, &key.size, &header_bytes.data,
                         &header_bytes.size, &graph.data, &graph.size, &PyList_Type, &hints, &interpret,
-                        &debug, &gang.data, &gang.size, &gang_size)) {
+                        &debug, &gang.data, &gang.size, &gang_size, &background)) {
     return nullptr;
   }
   const std::shared_ptr<Client> client = TheClient();
@@ -227,13 +246,14 @@ PyObject* Get(PyObject*, PyObject* arguments) {
   const std::string interpreted = interpret;
   // In a thread of its own, so that this one sees a Ctrl-C.
   Cancellation cancellation;
-  std::future<absl::StatusOr<CompiledArtifact>> running =
+  Running running =
       std::async(std::launch::async, [&] { return client->Get(input, !input.graph.empty(), &cancellation); });
   bool interrupted = false;
   for (std::future_status waited = std::future_status::timeout; waited != std::future_status::ready;) {
     {
       Unlocked unlocked;
       waited = running.wait_for(std::chrono::milliseconds(100));
+      if (background != 0 && ending) Park(cancellation, running);
     }
     if (interrupted || PyErr_CheckSignals() == 0) continue;
     interrupted = true;
@@ -273,7 +293,10 @@ PyMethodDef functions[] = {
     {"tuned_plans", TunedPlans, METH_NOARGS, "Kinds of products and convolutions that run as measured."},
     {"build", Build, METH_VARARGS, "Key, header, canonical bytes and canonical symbol order of a request."},
     {"get", Get, METH_VARARGS,
-     "get(key, header, graph, hints, interpret, debug, gang, ranks) -> Artifact; no graph: only look up"},
+     "get(key, header, graph, hints, interpret, debug, gang, ranks, background=False) -> Artifact; no graph: "
+     "only "
+     "look up"},
+    {"end_background", EndBackground, METH_NOARGS, "Ends calls of `get` in the background for good."},
     {"keep_freed_memory", KeepFreedMemory, METH_NOARGS, "Has malloc keep what a step of inference frees."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -54,5 +54,9 @@ def build(graph: bytes, facts: bytes, notes: bytes, hints: list[int], mode: int,
     """(request key, header, canonical bytes, the given symbols' numbers in the canonical order) of a request."""
 
 def get(key: bytes, header: bytes, graph: bytes, hints: list[int], interpret: str, debug: bool, gang: bytes, ranks: int,
-        /) -> Artifact:
-    """The program; an empty `graph` only looks it up. `gang`: see gang.py."""
+        background: bool = False, /) -> Artifact:
+    """The program; an empty `graph` only looks it up. `gang`: see gang.py. `background`: by a thread that the process
+    does not wait for; see end_background."""
+
+def end_background() -> None:
+    """The process ends: calls of `get` in the background are cancelled, and never come back."""

@@ -10,8 +10,8 @@ from .errors import GangDiverges
 from .explain import explain
 from .profile import profile
 from .records import reset_stats
-from .service import status
 from .stats import stats
+from .status import status
 
 register()
 declarations.install()

@@ -30,12 +30,14 @@ from . import (
     options as options_module,
     python_calls,
     records,
+    retry,
     service,
     titles,
 )
-from .compiled import CompiledGraph, FallbackGraph, Use, symbols_by_name
+from .compiled import CompiledGraph, Use, symbols_by_name
 from .errors import GangDiverges, Unsupported
 from .exported_graph import ExportedGraph
+from .fallback_graph import FallbackGraph
 from .graph import BACKWARD, FORWARD, INFERENCE, export
 from .options import Options
 from .partition import Part, partition
@@ -113,16 +115,18 @@ def compile_graph(module: fx.GraphModule, inputs: Sequence[Any], kind: int, sett
     pair: of the graph and its backward, where CUDA graphs are wanted.
     region: its title, where it is a sub-graph that a call of Python runs."""
     title = region or _KIND_NAMES[kind]
+    asked: list[retry.Asked] = []
     try:
         title = region or f"{titles.compiled_name()} {_KIND_NAMES[kind]}"
-        return _compile(module, inputs, kind, settings, pair, title, region is not None)
+        return _compile(module, inputs, kind, settings, pair, title, region is not None, asked)
     except Exception as error:  # whatever it is, torch can run the graph
         gang.check_verdict(title, error)
         reason, message = fallback.reason_of_error(error)
-        run = fallback.run_without_kiln(module, title, reason, message, error)
+        run, record = fallback.run_without_kiln(module, title, reason, message, error)
+        again = retry.wanted(error, asked[-1] if asked else None, record)
     if pair is not None and devices.any_on_gpu(module):
         run = cuda_graphs.wrap_fallback(run, kind, pair, reason)
-    return FallbackGraph(run)
+    return FallbackGraph(run, again)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,10 +143,11 @@ class _Task:
     donated_inputs: tuple[int, ...] = ()
     visible_outputs: range | None = None  # positions; None: all
     inner: bool = False  # torch knows nothing of its outputs
+    asked: list[retry.Asked] = dataclasses.field(default_factory=list)  # what the service was asked for, in order
 
 
 def _compile(module: fx.GraphModule, inputs: Sequence[Any], kind: int, settings: Options, pair: cuda_graphs.Pair | None,
-             title: str, region: bool) -> Compiled:
+             title: str, region: bool, asked: list[retry.Asked]) -> Compiled:
     start = time.perf_counter()
     donated = _donated_inputs(module, kind)
     service.configure()
@@ -155,7 +160,8 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], kind: int, settings:
     if kind == BACKWARD:
         _take_layouts(module, inputs)
     task = _Task(kind, settings, title, gpu, _guards(inputs), symbols_by_name(inputs),
-                 () if region else _static_inputs(kind), donated, _visible_outputs(module, kind), region)
+                 () if region else _static_inputs(kind), donated, _visible_outputs(module, kind), region,
+                 asked)
     compiled, use = _compiled(module, task, recording)
     use()
     compiled._time_taken_ns = int((time.perf_counter() - start) * 1e9)
@@ -183,6 +189,7 @@ def _compiled(module: fx.GraphModule, task: _Task, recording: cuda_graphs.Record
         compiled, graph = _request(module, task, recorded, exported)
         records.add_seconds("export", time.perf_counter() - began)
         _compile_regions(exported.python, task)
+        task.asked.append(retry.Asked(compiled, graph, task.symbols))
         return compiled, compiled.load(graph, task.symbols)
 
     return refined(exporting, compiling)
@@ -270,6 +277,7 @@ def kiln(gm: fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None 
     settings = options_module.parse(mode, options)
     # What the caller has set wrongly is the caller's error.
     fallback.policy()
+    retry.first_pause()
     gang.check()
     service.interpret_list()
     service.configure()

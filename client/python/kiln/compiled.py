@@ -1,7 +1,7 @@
-"""What AOTAutograd gets for a graph: a compiled one, or one that runs without kiln.
+"""What AOTAutograd gets for a graph that the service compiled; fallback_graph.py has what it gets for others.
 
-Both are torch OutputCode, so that torch's AOTAutograd cache can keep them. A cached CompiledGraph holds the key of
-its program, not the program: loading looks it up at the service, and a miss makes torch trace again.
+It is torch OutputCode, so that torch's AOTAutograd cache can keep it. A cached CompiledGraph holds the key of its
+program, not the program: loading looks it up at the service, and a miss makes torch trace again.
 """
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, FXGraphCacheMiss
@@ -133,6 +133,32 @@ class CompiledGraph(OutputCode):
 
         `symbols` as from symbols_by_name. Raises _C.ServiceError, or Unsupported when the program does not fit."""
         self.compile_id = torch._guards.CompileContext.current_compile_id()
+        values, hints = self._sizes(symbols)
+        start = time.perf_counter()
+        artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list(), debug.wanted(),
+                          *gang.current())
+        return self._adopt(artifact, values, start)
+
+    def ask_again(self, graph: bytes, symbols: Mapping[str, torch.SymInt]) -> Callable[[], Use | None]:
+        """As load, for a graph that load had no answer for, on a background thread. What it returns is called under
+        retry.py's lock, and gives None where torch has to trace anew: a program that is recorded in CUDA graphs, or
+        that holds for sizes which torch's guards do not ask for. Raises as load does."""
+        values, hints = self._sizes(symbols)
+        start = time.perf_counter()
+        artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list(), debug.wanted(), b"", 0,
+                          True)
+
+        def adopt() -> Use | None:
+            known = _guard_count(values)
+            if self.recording is not None:
+                return None
+            use = self._adopt(artifact, values, start)
+            return use if _guard_count(values) == known else None
+
+        return adopt
+
+    def _sizes(self, symbols: Mapping[str, torch.SymInt]) -> tuple[list[torch.SymInt | None], list[int]]:
+        """(the symbols of the program, None for unbacked ones; what stands for them when it is compiled)"""
         values: list[torch.SymInt | None] = []
         hints: list[int] = []
         for name, hint in zip(self.symbol_names, self.unbacked_hints):
@@ -143,9 +169,10 @@ class CompiledGraph(OutputCode):
                 raise Unsupported("a symbol of the graph is not among its inputs")
             values.append(value)
             hints.append(hint)
-        start = time.perf_counter()
-        artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list(), debug.wanted(),
-                          *gang.current())
+        return values, hints
+
+    def _adopt(self, artifact: _C.Artifact, values: Sequence[torch.SymInt | None], start: float) -> Use:
+        """Makes it what the graph runs; it was asked for at `start`."""
         debug.write(self.title, self.request_key, artifact)
         nodes, conditions, _ = artifact.guards()
         # What the service specialised on becomes a guard of torch's own; what the graph's guards say already is.
@@ -160,7 +187,7 @@ class CompiledGraph(OutputCode):
         if self.recording is not None:
             self._run = cuda_graphs.wrap(self._run, self.recording, self.constants, info)
         context = torch._guards.TracingContext.try_get()
-        strides = _output_strides(artifact, values)
+        strides = _output_strides(artifact, values) if context is not None else []
         if self.python is not None:
             del strides[self.python.output_count:]
             self.python.add_to(info)
@@ -222,34 +249,6 @@ class CompiledGraph(OutputCode):
         pass
 
 
-@dataclasses.dataclass(eq=False)
-class FallbackGraph(OutputCode):
-    """A graph that runs operator by operator. Never cached: an outage would last for ever."""
-
-    run: Boxed
-
-    def __post_init__(self) -> None:
-        self._fx_graph_cache_key = "kiln-fallback"
-        self._time_taken_ns = 0
-        # On the instance: torch's wrappers copy its dictionary.
-        self._boxed_call = True
-
-    def __call__(self, inputs: list[Any]) -> Any:  # type: ignore[override]  # as above
-        return self.run(inputs)
-
-    def why_not_kept(self) -> str:
-        return "a graph runs without kiln"
-
-    def prepare_for_serialization(self) -> NoReturn:
-        raise BypassAOTAutogradCache(self.why_not_kept())
-
-    def post_compile(self, example_inputs: Sequence[InputType], constants: Any, graph_kwargs: Any) -> NoReturn:
-        raise FXGraphCacheMiss("a graph ran without kiln")
-
-    def set_triton_bundle(self, triton_bundle: Any) -> None:
-        pass
-
-
 def _keep(inputs: list[Any], donated: tuple[int, ...]) -> None:
     """Copies for a backward that is to run again (retain_graph, create_graph). Only what fills its memory is written
     into, and a copy of that lies as it does."""
@@ -257,6 +256,11 @@ def _keep(inputs: list[Any], donated: tuple[int, ...]) -> None:
         copy = inputs[position].clone()
         if copy.stride() == inputs[position].stride():
             inputs[position] = copy
+
+
+def _guard_count(values: Iterable[torch.SymInt | None]) -> int:
+    """Of the conditions that torch has recorded on the symbols."""
+    return sum(len(value.node.shape_env.guards) for value in values if value is not None)
 
 
 def _output_strides(artifact: _C.Artifact, symbols: Sequence[torch.SymInt | None]) -> list[tuple[Any, ...] | None]:

@@ -1,11 +1,13 @@
 """What kiln.explain gives: what became of a model, as fields and as text."""
 import dataclasses
+import time
 from collections.abc import Sequence
 
 from torch._dynamo.backends.debugging import ExplainOutput
 
 from .guards import text_of
 from .program_record import (
+    FallbackRecord,
     GraphRecord,
     ImagesRecord,
     KernelRecord,
@@ -71,7 +73,7 @@ class Explanation(ExplainOutput):
 
 def _program_lines(program: GraphRecord) -> list[str]:
     if "fallback" in program:
-        return [f"\n{program['title']}: falls back: {program['message']}"]
+        return [f"\n{program['title']}: falls back: {program['message']}{_when_again(program)}"]
     lines = [f"\n{program['title']}  key {program['compile_key'][:16]}  "
              f"{'from the cache' if program['hit'] else 'compiled'}"]
     if "cuda_graph" in program:
@@ -86,6 +88,12 @@ def _program_lines(program: GraphRecord) -> list[str]:
     lines += [f"  {call['name']} ({call['reason']}), {call['share']:.0%} of the time"
               for call in program.get("python_calls", ())]
     return lines
+
+
+def _when_again(record: FallbackRecord) -> str:
+    if "due" not in record:
+        return ""
+    return f" (eager for now, tried again in {max(0.0, record['due'] - time.monotonic()):.0f} s)"
 
 
 def _tuning_lines(tuning: TuningRecord | None) -> list[str]:

@@ -16,6 +16,7 @@ from torch import fx
 
 from . import _C, records
 from .errors import Unsupported
+from .program_record import FallbackRecord
 
 Boxed: TypeAlias = Callable[[list[Any]], Any]  # takes its inputs in a list, which it empties
 
@@ -90,14 +91,13 @@ def as_boxed(run: Boxed) -> Boxed:
     return run
 
 
-def run_without_kiln(module: fx.GraphModule, title: str, reason: str, message: str | None = None,
-                     cause: BaseException | None = None) -> Boxed:
-    """A boxed callable that runs the graph's operators one by one, counted under `reason`.
+def run_without_kiln(module: fx.GraphModule, title: str, reason: str, message: str,
+                     cause: BaseException) -> tuple[Boxed, FallbackRecord]:
+    """(a boxed callable that runs the graph's operators one by one, its record), counted under `reason`.
 
     Raises Unsupported under KILN_FALLBACK=error, from `cause`.
     """
-    _note_without_kiln(title, reason, message or reason, cause)
-    return boxed(module)
+    return boxed(module), _note_without_kiln(title, reason, message, cause)
 
 
 def run_as_captured(module: fx.GraphModule, title: str, cause: BaseException) -> Callable[..., Any]:
@@ -120,13 +120,15 @@ def _is_own(error: BaseException) -> bool:
     return False
 
 
-def _note_without_kiln(title: str, reason: str, message: str, cause: BaseException | None) -> None:
+def _note_without_kiln(title: str, reason: str, message: str, cause: BaseException) -> FallbackRecord:
     if policy() == "error":
         raise Unsupported(f"kiln did not compile {title}: {message} (KILN_FALLBACK=error is set)") from cause
     records.count_fallback(reason)
-    records.record_graph({"title": title, "fallback": reason, "message": message})
+    record: FallbackRecord = {"title": title, "fallback": reason, "message": message}
+    records.record_graph(record)
     _warn_once(reason, f"{title} runs without kiln: {message}. The result is the same, as fast as eager. "
                        "kiln.stats()['fallbacks'] counts such graphs; KILN_FALLBACK=error raises here.")
+    return record
 
 
 def note_not_kept(reason: str) -> None:

@@ -56,6 +56,16 @@ def current() -> tuple[bytes, int]:
         return _NONE
 
 
+def is_member() -> bool:
+    """Whether this process is in a gang, without asking the job's store. Raises as check does."""
+    if policy() == "off":
+        return False
+    if (named := _named()) is not None:
+        return named != _NONE
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
 def check_verdict(title: str, error: BaseException) -> None:
     """Of what ended the compile of a graph: raises GangDiverges under KILN_GANG=strict where the others may not have
     been told the same."""

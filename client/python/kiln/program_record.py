@@ -98,13 +98,17 @@ class ProgramRecord(_Compiled, total=False):
     python_calls: list[PythonCallRecord]
 
 
-@final
-class FallbackRecord(TypedDict):
-    """Of a graph that runs without kiln."""
-
+class _FallbackRecord(TypedDict):
     title: str
     fallback: str  # the reason that is counted
     message: str
+
+
+@final
+class FallbackRecord(_FallbackRecord, total=False):
+    """Of a graph that runs without kiln."""
+
+    due: float  # when the service is asked for it again, by time.monotonic()
 
 
 GraphRecord: TypeAlias = ProgramRecord | FallbackRecord

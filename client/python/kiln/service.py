@@ -8,9 +8,8 @@ import re
 import shutil
 import subprocess
 import threading
-from typing import Any
 
-from . import _C, fallback, programs
+from . import _C, programs
 from .program_record import Entry
 
 _lock = threading.Lock()
@@ -90,17 +89,6 @@ def interpret_list() -> str:
     if text and not re.fullmatch(r"all|\d+(,\d+)*", text):
         raise ValueError(f"kiln: KILN_DEBUG_INTERPRET={text!r}; it takes `all` or kernel numbers such as 0,3")
     return text
-
-
-def status() -> dict[str, Any]:
-    """Where this process has its graphs compiled: `address` of the daemon, `daemon` its program's path, `fallback` the
-    policy. Raises ValueError for an environment variable that is not valid."""
-    configure()
-    return {
-        "address": _C.address(),
-        "daemon": daemon_binary(),
-        "fallback": fallback.policy(),
-    }
 
 
 def show(key: str) -> Entry | None:
