@@ -32,6 +32,7 @@
 #include "cache/shared/tier_claims.h"
 #include "cache/shared/tier_tuning.h"
 #include "cache/shared/tier_verdicts.h"
+#include "cache/shared/tier_work.h"
 #include "cache/shared/tier_writer.h"
 #include "cache/signatures.h"
 #include "compiler/support/monotonic_time.h"
@@ -103,6 +104,8 @@ class SharedTier {
 
   // See tier_verdicts.h.
   TierVerdicts* verdicts() { return verdicts_.get(); }
+  // See tier_work.h.
+  const TierWork* work() const { return work_.get(); }
 
   v1::TierStatus status() const;
 
@@ -132,6 +135,7 @@ class SharedTier {
   std::unique_ptr<TierWriter> writer_;
   std::unique_ptr<TierVerdicts> verdicts_;
   std::unique_ptr<TierTuning> tuning_;
+  std::unique_ptr<TierWork> work_;
 };
 
 }  // namespace kiln
