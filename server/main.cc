@@ -28,6 +28,7 @@
 #include "server/config/config.h"
 #include "server/daemonize.h"
 #include "server/flight/coordinator.h"
+#include "server/flight/tier_workers.h"
 #include "server/listen/kiln_server.h"
 #include "server/listen/runtime_dir.h"
 #include "server/observe/log.h"
@@ -304,10 +305,13 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
   const std::unique_ptr<MeasuringPool> gpus = NewMeasuringPool(config.measuring(), measuring.zygote.get());
   KILN_ASSIGN_OR_RETURN(const std::unique_ptr<SharedTier> tier, OpenTier(config, signatures));
   TuningRecords tuning_records(&signatures, store.get(), tier.get());
-  Tuner tuner(gpus.get(), measuring.without, &tuning_records, &stats);
+  TierWorkers tier_workers(config, pool->hello().compiler_fingerprint(), tier.get());
+  KILN_RETURN_IF_ERROR(tier_workers.StartAsking(store.get(), &tuning_records, &index));
+  Tuner tuner(gpus.get(), measuring.without, &tuning_records, tier_workers.elsewhere(), &stats);
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Coordinator> coordinator,
                         Coordinator::Create(config, &signatures, store.get(), tier.get(), upstream.get(),
                                             &index, pool.get(), &tuner, &stats));
+  KILN_RETURN_IF_ERROR(tier_workers.StartServing(gpus.get(), &tuner, &tuning_records, coordinator.get()));
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<ThreadExecutor> people, ThreadExecutor::Create(kPeopleThreads));
   SpoolBudget spools(config.store().budget_bytes() != 0 ? config.store().budget_bytes()
                                                         : kStoreBudgetBytesDefault);
@@ -317,6 +321,7 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
   facts.started_unix_seconds = time(nullptr);
   facts.draining = &draining;
   facts.tier = tier.get();
+  facts.tier_workers = &tier_workers;
   facts.tuning_records = &tuning_records;
   facts.upstream = upstream.get();
   // One for all: a server's services are made at a connection, where nothing more may fail.
@@ -357,7 +362,7 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
   if (!config.metrics().address().empty()) {
     KILN_ASSIGN_OR_RETURN(metrics, PrometheusListener::Start(config.metrics().address(), [&] {
                             return ReadMetrics(stats, *store, coordinator->load(), *pool, tier.get(),
-                                               upstream.get());
+                                               &tier_workers, upstream.get());
                           }));
     spdlog::info("metrics at http://{}/metrics", metrics->address());
   }
@@ -374,6 +379,7 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
     } while (stats.calls_running > 0 || coordinator->load().flights > 0);
   }
   draining = true;
+  tier_workers.StopServing();
   if (!coordinator->Drain(absl::Seconds(config.drain_seconds())))
     spdlog::warn("jobs still run at the end of the drain; they are cancelled");
   server->Shutdown(absl::Now() + kLastWordsGrace);

@@ -112,7 +112,8 @@ absl::StatusOr<std::unique_ptr<SharedTier>> SharedTier::Create(Options options,
   lent.refuse = [tier = made.get()](std::string name, absl::string_view value) {
     tier->Refuse(std::move(name), "", value);
   };
-  made->work_ = std::make_unique<TierWork>(TierWork::Tier{lent.engine, lent.open}, signatures);
+  made->work_ = std::make_unique<TierWork>(TierWork::Tier{lent.engine, lent.open}, signatures,
+                                           made->options_.lookup_limit);
   made->tuning_ = std::make_unique<TierTuning>(std::move(lent), signatures, made->options_.unused_limit);
   return made;
 }

@@ -60,6 +60,7 @@ void TierDefaults(v1::TierConfig* config) {
   if (config->lookup_ms_max() == 0) config->set_lookup_ms_max(kTierLookupMsDefault);
   if (config->unused_days_max() == 0) config->set_unused_days_max(kTierUnusedDaysDefault);
   if (config->write_bytes_max() == 0) config->set_write_bytes_max(kTierWriteBytesDefault);
+  if (config->work_list() == v1::WORK_LIST_UNSPECIFIED) config->set_work_list(v1::WORK_LIST_BOTH);
 }
 
 absl::Status CheckTierConfig(const v1::TierConfig& config) {

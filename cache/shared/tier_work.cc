@@ -45,6 +45,12 @@ local mine = redis.call('XPENDING', KEYS[1], 'kiln', ARGV[2], ARGV[2], 1, ARGV[1
 if #mine == 0 then return 0 end
 redis.call('XCLAIM', KEYS[1], 'kiln', ARGV[1], 0, ARGV[2], 'JUSTID')
 return 1)";
+constexpr char kGiveBack[] = R"(
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+local mine = redis.call('XPENDING', KEYS[1], 'kiln', ARGV[2], ARGV[2], 1, ARGV[1])
+if #mine == 0 then return 0 end
+redis.call('XCLAIM', KEYS[1], 'kiln', ARGV[1], 0, ARGV[2], 'IDLE', 86400000, 'RETRYCOUNT', 0, 'JUSTID')
+return 1)";
 constexpr char kEnd[] = R"(
 redis.call('XACK', KEYS[1], 'kiln', ARGV[1])
 redis.call('XDEL', KEYS[1], ARGV[1])
@@ -125,7 +131,11 @@ absl::StatusOr<std::vector<TierWork::State>> TierWork::StatesOf(
 }
 
 absl::StatusOr<std::string> TierWork::Device(const List& list) const {
-  KILN_ASSIGN_OR_RETURN(const RedisReplyPtr reply, Run({"GET", NameOf(list, "d")}));
+  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
+                        tier_.engine->Run({{"GET", NameOf(list, "d")}}, MonotonicAfter(lookup_limit_),
+                                          RedisEngine::Asker::kWaits));
+  KILN_RETURN_IF_ERROR(RedisError(*replies[0]));
+  const redisReply* reply = replies[0].get();
   if (reply->type != REDIS_REPLY_STRING)
     return absl::NotFoundError("no daemon of the shared tier has told of such a device");
   return tier_.open(list.ns, DeviceId(list), RedisString(*reply));
@@ -172,6 +182,10 @@ absl::StatusOr<bool> TierWork::Renew(const List& list, const Claimed& claimed) c
   KILN_ASSIGN_OR_RETURN(const RedisReplyPtr reply,
                         Run({"EVAL", kRenew, "1", NameOf(list, "w"), signatures_->key_id(), claimed.id}));
   return reply->integer == 1;
+}
+
+absl::Status TierWork::GiveBack(const List& list, const Claimed& claimed) const {
+  return Run({"EVAL", kGiveBack, "1", NameOf(list, "w"), signatures_->key_id(), claimed.id}).status();
 }
 
 absl::Status TierWork::End(const List& list, const Claimed& claimed, bool tried) const {

@@ -52,7 +52,8 @@ class TierWork {
     // The value of a key, verified, or why it is nobody's.
     std::function<absl::StatusOr<std::string>(const std::string& ns, const EntryId&, absl::string_view)> open;
   };
-  TierWork(Tier tier, const Signatures* signatures) : tier_(std::move(tier)), signatures_(signatures) {}
+  TierWork(Tier tier, const Signatures* signatures, absl::Duration lookup_limit)
+      : tier_(std::move(tier)), signatures_(signatures), lookup_limit_(lookup_limit) {}
 
   struct List {
     std::string ns;
@@ -66,7 +67,8 @@ class TierWork {
   enum class State { kUnknown, kAsked, kTried };
   // In the order of the subjects.
   absl::StatusOr<std::vector<State>> StatesOf(const List& list, absl::Span<const std::string> subjects) const;
-  // The device that the list's kind is measured on. NOT_FOUND: nobody has told of one lately.
+  // The device that the list's kind is measured on. Somebody waits for it: for the limit of a look-up, and
+  // not at all for a tier that is slow. NOT_FOUND: nobody has told of one lately.
   absl::StatusOr<std::string> Device(const List& list) const;
 
   // ---- Who has the device ----
@@ -84,6 +86,8 @@ class TierWork {
   absl::StatusOr<std::optional<Claimed>> Claim(const List& list, absl::Duration idle = kTierWorkIdle) const;
   // False where it is this daemon's no more.
   absl::StatusOr<bool> Renew(const List& list, const Claimed& claimed) const;
+  // Another may claim it at once, and nothing was tried. One that is another's by now stays so.
+  absl::Status GiveBack(const List& list, const Claimed& claimed) const;
   // It is done with, and what is known is in the tier. `tried`: nobody need ask for it again; false for what
   // was refused, which somebody else may ask for.
   absl::Status End(const List& list, const Claimed& claimed, bool tried) const;
@@ -93,6 +97,7 @@ class TierWork {
 
   const Tier tier_;
   const Signatures* const signatures_;
+  const absl::Duration lookup_limit_;
 };
 
 }  // namespace kiln

@@ -166,6 +166,21 @@ absl::Status ResolveAddress(const std::string& flag, AdminContext* context) {
   return absl::OkStatus();
 }
 
+void AddWork(const v1::TierWorkStatus& work, Table* table) {
+  if (work.asks()) {
+    table->Add({"", absl::StrCat("work list: ", work.waiting(), " programs wait for other devices; ",
+                                 work.asked(), " tunables asked for, ", work.full(), " had no room, ",
+                                 work.remade(), " programs made anew")});
+  }
+  if (work.serves_size() > 0) {
+    table->Add({"", Printable(absl::StrCat("measures for others on ", absl::StrJoin(work.serves(), ", "),
+                                           ": ", work.measured(), " measured, ", work.failed(), " failed, ",
+                                           work.refused(), " refused"))});
+  }
+  if (!work.message().empty())
+    table->Add({"", Printable(absl::StrCat("does not measure for others: ", work.message()))});
+}
+
 void AddTier(const v1::TierStatus& tier, Table* table) {
   std::string state = "connected";
   if (!tier.connected()) {
@@ -176,6 +191,7 @@ void AddTier(const v1::TierStatus& tier, Table* table) {
   table->Add({"tier", Printable(absl::StrCat(tier.address(), ", ", state))});
   table->Add({"", absl::StrCat(tier.hits(), " hits, ", tier.misses(), " misses, ", tier.refused(),
                                " refused; ", tier.writes(), " writes, ", tier.dropped_writes(), " dropped")});
+  AddWork(tier.work(), table);
 }
 
 void AddUpstream(const v1::UpstreamStatus& upstream, Table* table) {

@@ -52,8 +52,10 @@ std::string ReasonText(const v1::Explanation& explanation, int64_t now) {
     case v1::WHY_FIRST: return "  nothing was stored that it could be compared with\n";
     case v1::WHY_DEBUG: return "  KILN_DEBUG was set: it compiles what is stored\n";
     case v1::WHY_GONE:
-      return absl::StrCat("  it had been compiled ", Age(explanation.compiled_before_unix_seconds(), now),
-                          " ago, and was not stored any more: evicted, removed, or that compile failed\n");
+      return absl::StrCat(
+          "  it had been compiled ", Age(explanation.compiled_before_unix_seconds(), now),
+          " ago, and was not stored any more: evicted, removed, taken out as what it waited for "
+          "was measured, or that compile failed\n");
     case v1::WHY_SIZES: {
       std::string text = absl::StrCat("  the stored variants of this key do not hold at its sizes (",
                                       SizesText(explanation.hints()), "):\n");
@@ -103,6 +105,10 @@ int RunWhy(const AdminContext& context, const std::string& about, uint32_t limit
                  << (explanation.tenant().empty() ? "" : Printable(", of " + explanation.tenant()))
                  << (explanation.job().empty() ? "" : Printable(", job " + explanation.job())) << "\n"
                  << ReasonText(explanation, now);
+    if (explanation.waits_for().empty()) continue;
+    *context.out << "  it runs by its defaults and waits for a device of kind "
+                 << Printable(explanation.waits_for())
+                 << ", on which a daemon of the shared tier is to measure\n";
   }
   if (reply.compared() < reply.stored()) {
     *context.out << "\ncompared with " << reply.compared() << " of " << reply.stored()

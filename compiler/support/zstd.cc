@@ -13,6 +13,13 @@ std::string ZstdCompress(absl::string_view raw, int level) {
   return packed;
 }
 
+absl::StatusOr<size_t> ZstdRawSize(absl::string_view packed) {
+  const unsigned long long claimed = ZSTD_getFrameContentSize(packed.data(), packed.size());
+  if (claimed == ZSTD_CONTENTSIZE_ERROR || claimed == ZSTD_CONTENTSIZE_UNKNOWN)
+    return absl::DataLossError("not a zstd frame that says its size");
+  return static_cast<size_t>(claimed);
+}
+
 absl::StatusOr<std::string> ZstdDecompress(absl::string_view packed, size_t raw_size) {
   // The frame says how large it is; a lie is found before anything of that size is allocated.
   unsigned long long claimed = ZSTD_getFrameContentSize(packed.data(), packed.size());

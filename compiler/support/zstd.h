@@ -14,6 +14,9 @@ namespace kiln {
 // One frame. Deterministic for one version of the library.
 std::string ZstdCompress(absl::string_view raw, int level = 3);
 
+// What a frame says that it gives. DATA_LOSS where it is none, or does not say.
+absl::StatusOr<size_t> ZstdRawSize(absl::string_view packed);
+
 // DATA_LOSS when `packed` is not one whole frame that gives exactly `raw_size` bytes.
 absl::StatusOr<std::string> ZstdDecompress(absl::string_view packed, size_t raw_size);
 

@@ -41,10 +41,13 @@ absl::StatusOr<double> KernelMicroseconds(const v1::PlanReply& plan, Tuner::Sess
     }
     bytes += static_cast<double>(kernel.bytes_read().value() + kernel.bytes_written().value());
   }
-  KILN_ASSIGN_OR_RETURN(const double small, CopyMicroseconds(kSmallCopy, session));
-  KILN_ASSIGN_OR_RETURN(const double large, CopyMicroseconds(kLargeCopy, session));
+  const absl::StatusOr<double> small = CopyMicroseconds(kSmallCopy, session);
+  if (!small.ok() && !session.is_elsewhere()) return small.status();
+  const absl::StatusOr<double> large = CopyMicroseconds(kLargeCopy, session);
+  KILN_RETURN_IF_ERROR(small.status());
+  KILN_RETURN_IF_ERROR(large.status());
   // A copy reads and writes.
-  return launches * small + bytes * std::max(large - small, 0.0) / static_cast<double>(2 * kLargeCopy);
+  return launches * *small + bytes * std::max(*large - *small, 0.0) / static_cast<double>(2 * kLargeCopy);
 }
 
 // Stops where it is `enough`, and says so.
@@ -55,13 +58,23 @@ absl::StatusOr<double> PriceOf(const v1::PlanReply& plan, double enough, Tuner::
         absl::StrCat(plan.images().others(),
                      " convolutions can't be measured (by another library, or of no fixed sizes)"));
   }
-  KILN_ASSIGN_OR_RETURN(double price, KernelMicroseconds(plan, session));
+  const absl::StatusOr<double> kernels = KernelMicroseconds(plan, session);
+  if (!kernels.ok() && !session.is_elsewhere()) return kernels;
+  absl::Status lacking = kernels.status();
+  double price = kernels.value_or(0);
   for (const v1::ImageConvolutions::Use& use : plan.images().measured()) {
-    KILN_ASSIGN_OR_RETURN(const double microseconds, MicrosecondsOf(use.tunable(), session));
-    price += use.calls() * microseconds;
+    const absl::StatusOr<double> microseconds = MicrosecondsOf(use.tunable(), session);
+    if (!microseconds.ok()) {
+      // Others are asked for all that is missing at once.
+      lacking.Update(microseconds.status());
+      if (!session.is_elsewhere()) return lacking;
+      continue;
+    }
+    price += use.calls() * *microseconds;
     *stopped = price >= enough && &use != &*plan.images().measured().rbegin();
     if (*stopped) break;
   }
+  KILN_RETURN_IF_ERROR(lacking);
   return price;
 }
 

@@ -84,8 +84,7 @@ Coordinator::~Coordinator() {
       closing_ = true;
       for (const auto& [id, compile] : compiles_) compile->Stop();
       if (upstream_ != nullptr) upstream_->Close();
-      for (const auto& [id, chore] : chores_)
-        chore.done({absl::CancelledError("the daemon stops"), {}, false});
+      for (const auto& [id, chore] : chores_) chore.Cancel("the daemon stops");
     });
     absl::MutexLock lock(&work_mutex_);
     work_mutex_.Await(absl::Condition(this, &Coordinator::NothingIsAtWork));
@@ -260,9 +259,21 @@ void Coordinator::StartTuning(TaskId id, FlightId flight, const CompilePtr& comp
   });
 }
 
+void Coordinator::Chore::Cancel(const char* why) const {
+  if (measure) {
+    measure(/*runs=*/false);
+  } else {
+    task.done({absl::CancelledError(why), {}, false});
+  }
+}
+
 void Coordinator::StartChore(TaskId id, uint64_t number) {
-  WorkerTask task = std::move(chores_.extract(number).mapped());
-  task.done = [this, id, done = std::move(task.done)](WorkerResult result) {
+  Chore chore = std::move(chores_.extract(number).mapped());
+  if (chore.measure) {
+    StartMeasuring(id, std::move(chore));
+    return;
+  }
+  chore.task.done = [this, id, done = std::move(chore.task.done)](WorkerResult result) {
     const double seconds = result.seconds;
     const bool ok = result.status.ok();
     done(std::move(result));
@@ -271,7 +282,20 @@ void Coordinator::StartChore(TaskId id, uint64_t number) {
       CountWork(-1);
     });
   };
-  pool_->Submit(std::move(task));
+  pool_->Submit(std::move(chore.task));
+}
+
+void Coordinator::StartMeasuring(TaskId id, Chore chore) {
+  gpus_->Post([this, id, chore = std::move(chore)] {
+    const MonotonicTime begin = clock_.Now();
+    chore.measure(/*runs=*/true);
+    const double seconds = SecondsBetween(begin, clock_.Now());
+    CountSeconds(chore.caller, seconds);
+    strand_->Post([this, id, seconds] {
+      table_.Ended(id, seconds, /*typical=*/false);
+      CountWork(-1);
+    });
+  });
 }
 
 void Coordinator::Take(FlightId flight, const CompilePtr& compile, std::function<FlightNext()> step) {
@@ -299,15 +323,25 @@ void Coordinator::CountWork(int more) {
 }
 
 uint64_t Coordinator::Submit(const Caller& caller, WorkerTask task) {
+  return Add(std::make_shared<Chore>(Chore{caller, std::move(task), nullptr}));
+}
+
+uint64_t Coordinator::SubmitMeasuring(const Caller& caller, std::function<void(bool runs)> measure) {
+  return Add(std::make_shared<Chore>(Chore{caller, {}, std::move(measure)}));
+}
+
+// Shared, since std::function copies.
+uint64_t Coordinator::Add(std::shared_ptr<Chore> chore) {
   const uint64_t number = ++last_chore_;
-  auto submitted = std::make_shared<WorkerTask>(std::move(task));  // std::function copies
-  strand_->Post([this, number, caller, submitted] {
+  strand_->Post([this, number, chore = std::move(chore)] {
     if (closing_) {
-      submitted->done({absl::CancelledError("the daemon stops"), {}, false});
+      chore->Cancel("the daemon stops");
       return;
     }
-    chores_[number] = std::move(*submitted);
-    table_.Chore(number, caller);
+    const TaskQueue::Kind kind = chore->measure ? TaskQueue::Kind::kTune : TaskQueue::Kind::kEmit;
+    const Caller caller = chore->caller;
+    chores_[number] = std::move(*chore);
+    table_.Chore(number, caller, kind);
   });
   return number;
 }
@@ -317,8 +351,8 @@ void Coordinator::Withdraw(uint64_t number) {
     const auto found = chores_.find(number);
     if (found == chores_.end()) return;
     table_.Withdraw(number);
-    const WorkerTask withdrawn = std::move(chores_.extract(found).mapped());
-    withdrawn.done({absl::CancelledError("nobody waits for the answer"), {}, false});
+    const Chore withdrawn = std::move(chores_.extract(found).mapped());
+    withdrawn.Cancel("nobody waits for the answer");
   });
 }
 
@@ -434,6 +468,12 @@ std::map<std::string, FlightTable::TenantLoad> Coordinator::Tenants() {
 
 void Coordinator::SetDrained(bool drained) {
   strand_->Run([&] { table_.SetDrained(drained); });
+}
+
+bool Coordinator::MayMeasureFor(const std::string& tenant) {
+  bool may = false;
+  strand_->Run([&] { may = table_.MayMeasureFor(tenant); });
+  return may;
 }
 
 void Coordinator::Forget(const std::string& compile_key) {

@@ -70,6 +70,8 @@ class Coordinator final : public Workers, public FlightStore {
   // A task of no flight, in its turn. Its `done` is called once, on another thread. Returns the task's
   // number.
   uint64_t Submit(const Caller& caller, WorkerTask task);
+  // Likewise for a GPU, on a thread of its own. `measure` is called once; false: it does not get its turn.
+  uint64_t SubmitMeasuring(const Caller& caller, std::function<void(bool runs)> measure);
   // Where it still waits, its `done` says CANCELLED. Of one at work its `abandoned` decides.
   void Withdraw(uint64_t number);
   // For what blocks: unpacking and hashing an upload, reading objects.
@@ -94,12 +96,15 @@ class Coordinator final : public Workers, public FlightStore {
   std::map<std::string, FlightTable::TenantLoad> Tenants();
   // As FlightTable's.
   void SetDrained(bool drained);
+  bool MayMeasureFor(const std::string& tenant);
   // As StoredKeys'; blocks.
   void MakeRoomFor(const std::string& ns, const std::string& compile_key, const std::string& new_variant) {
     keys_.MakeRoomFor(ns, compile_key, new_variant);
   }
   // After a removal or an import: forgets crashes and what memory knows of the key; of every key when empty.
   void Forget(const std::string& compile_key);
+  // As StoredKeys'.
+  void TellWaiting(StoredKeys::OnWaiting on_waiting) { keys_.TellWaiting(std::move(on_waiting)); }
 
   // Nothing starts any more. True when everything ended before the limit.
   bool Drain(absl::Duration limit);
@@ -128,7 +133,16 @@ class Coordinator final : public Workers, public FlightStore {
   void Join(const FlightRequest& request, FlightCall* call);
   using CompilePtr = std::shared_ptr<FlightCompile>;  // shared by the table's flight and its tasks at work
   CompilePtr CompileOf(FlightId flight, const FlightRequestPtr& request);
+  struct Chore {
+    Caller caller;
+    WorkerTask task;
+    std::function<void(bool runs)> measure;  // instead of a task
+    // It does not get its turn.
+    void Cancel(const char* why) const;
+  };
+  uint64_t Add(std::shared_ptr<Chore> chore);
   void StartChore(TaskId id, uint64_t number);
+  void StartMeasuring(TaskId id, Chore chore);
   void StartWork(TaskId id, FlightId flight, const CompilePtr& compile, const Caller& caller,
                  uint64_t number);
   void StartTuning(TaskId id, FlightId flight, const CompilePtr& compile, const Caller& caller);
@@ -157,8 +171,8 @@ class Coordinator final : public Workers, public FlightStore {
   const std::unique_ptr<TierFlights> tier_flights_;  // null: no tier
   FlightTable table_;
   absl::flat_hash_map<FlightId, CompilePtr> compiles_;
-  absl::flat_hash_map<uint64_t, WorkerTask> chores_;  // that wait
-  bool closing_ = false;                              // nothing starts any more
+  absl::flat_hash_map<uint64_t, Chore> chores_;  // that wait
+  bool closing_ = false;                         // nothing starts any more
 
   absl::Mutex work_mutex_;
   size_t at_work_ ABSL_GUARDED_BY(work_mutex_) = 0;  // tasks started, and what they bring not yet taken in

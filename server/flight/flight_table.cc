@@ -505,7 +505,7 @@ void FlightTable::Push(Flight& flight, const std::vector<FlightTask>& tasks) {
       pushed.brings = std::max(0.0, SecondsOf(flight) - tasks_.Typical(task.kind, pushed.caller));
     const TaskId id = tasks_.Push(std::move(pushed));
     flight.waiting.insert(id);
-    doing_[id] = {flight.id, task};
+    doing_[id] = {flight.id, task, ""};
   }
 }
 
@@ -517,14 +517,20 @@ void FlightTable::DropWaiting(Flight& flight) {
   flight.waiting.clear();
 }
 
-void FlightTable::Chore(uint64_t number, const Caller& caller) {
+void FlightTable::Chore(uint64_t number, const Caller& caller, TaskQueue::Kind kind) {
   TaskQueue::Task task;
-  task.kind = TaskQueue::Kind::kEmit;
+  task.kind = kind;
   task.caller = caller;
   task.program = ++last_flight_;
   const TaskId id = tasks_.Push(std::move(task));
-  doing_[id] = {0, {TaskQueue::Kind::kEmit, number, false}};
+  doing_[id] = {0, {kind, number, false}, kind == TaskQueue::Kind::kTune ? caller.tenant : ""};
   StartTasks();
+}
+
+bool FlightTable::MayMeasureFor(const std::string& tenant) const {
+  const bool idle =
+      queued_ == 0 && tasks_.waiting_for_gpus() == 0 && tasks_.gpus_busy() < options_.tasks.gpus;
+  return idle && !drained_ && !quotas_.SecondsUntilLeft(tenant, clock_->Now()).has_value();
 }
 
 void FlightTable::Withdraw(uint64_t number) {
@@ -594,6 +600,8 @@ void FlightTable::Ended(TaskId id, double seconds, bool typical) {
   if (Flight* flight = Find(doing.flight); flight != nullptr) {
     quotas_.Spend(flight->request->caller.tenant, seconds, clock_->Now());
     if (doing.task.kind != TaskQueue::Kind::kTune) flight->worker_seconds += seconds;
+  } else if (!doing.measures_for.empty()) {
+    quotas_.Spend(doing.measures_for, seconds, clock_->Now());
   }
   StartTasks();
 }

@@ -202,8 +202,9 @@ class FlightTable {
   void Ended(TaskId id, double seconds, bool typical);
   void Advanced(FlightId id, FlightNext next);
   void Asked(FlightId id, const std::vector<FlightTask>& tasks);  // by a task at work
-  void Chore(uint64_t number, const Caller& caller);              // an emit for no flight: Start, then Ended
-  void Withdraw(uint64_t number);                                 // a chore that has not been started
+  // A task of no flight: Start, then Ended. A measurement is its tenant's seconds.
+  void Chore(uint64_t number, const Caller& caller, TaskQueue::Kind kind = TaskQueue::Kind::kEmit);
+  void Withdraw(uint64_t number);  // a chore that has not been started
   void Stored(FlightId id, const absl::Status& status);
   void Tick();  // at NextTick, or at any time
   std::optional<MonotonicTime> NextTick() const;
@@ -225,6 +226,8 @@ class FlightTable {
     double seconds_last_hour = 0;  // of workers and GPUs
   };
   std::map<std::string, TenantLoad> Tenants() const;  // those that have any of it
+  // Whether a GPU could measure for a tenant without anybody here waiting for it.
+  bool MayMeasureFor(const std::string& tenant) const;
   bool drained() const { return drained_; }
   size_t flights() const { return flights_.size(); }
   size_t calls() const { return calls_.size(); }
@@ -246,6 +249,7 @@ class FlightTable {
   struct Doing {
     FlightId flight = 0;  // 0: a chore
     FlightTask task;
+    std::string measures_for;  // of a chore: the tenant who is charged
   };
   struct Waiting {
     FlightCall call;

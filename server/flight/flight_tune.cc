@@ -11,18 +11,11 @@
 #include "compiler/support/status_macros.h"
 #include "server/build/image_layout.h"
 #include "server/flight/flight_compile.h"
+#include "server/flight/tuning_frames.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
 namespace {
-
-// The serialized kernel with that schedule.
-absl::StatusOr<std::string> WithThreads(const std::string& bytes, const v1::ThreadSchedule& threads) {
-  v1::Kernel kernel;
-  KILN_RETURN_IF_ERROR(ParseProto(bytes, "kernel", &kernel));
-  *kernel.mutable_schedule()->mutable_threads() = threads;
-  return SerializeDeterministic(kernel);
-}
 
 absl::flat_hash_map<std::string, int> KernelsByDigest(const v1::PlanReply& plan) {
   absl::flat_hash_map<std::string, int> kernels;
@@ -134,6 +127,9 @@ void FlightCompile::TuneOnGpu() {
 FlightNext FlightCompile::AfterTuning() { return Say(TuningEnded()); }
 
 FlightCompile::Next FlightCompile::TuningEnded() {
+  const std::vector<v1::Tunable> missing = session_->missing();
+  waits_.assign(missing.begin(), missing.end());
+  if (!waits_.empty()) tuning_.set_waits_for(WorkList::KindOf(target_));
   return PartEnded(/*tuning=*/true) ? GoOn() : Next(FlightNext());
 }
 
@@ -224,14 +220,8 @@ absl::StatusOr<std::vector<std::string>> FlightCompile::ImagesOf(const v1::Kerne
   const auto found = kernels.find(tunable.digest());
   if (found == kernels.end()) return absl::InternalError("a measured kernel that the plan has not");
   const v1::PlannedKernel& planned = chosen_->kernels(found->second);
-  std::vector<v1::Frame> requests;
-  for (int k = 0; k < tunable.schedules_size(); ++k) {
-    std::string kernel = planned.kernel();
-    if (k > 0) {
-      KILN_ASSIGN_OR_RETURN(kernel, WithThreads(kernel, tunable.schedules(k)));
-    }
-    requests.push_back(EmitFrame(kernel, planned.notes()));
-  }
+  KILN_ASSIGN_OR_RETURN(std::vector<v1::Frame> requests,
+                        FramesOfSchedules(tunable, planned.kernel(), planned.notes(), target_));
   const std::vector<v1::Frame> asked = requests;
   std::vector<std::future<WorkerResult>> results =
       AskWorkers(std::move(requests), absl::Seconds(compiler_->limits().emit_seconds_max()));
@@ -249,26 +239,14 @@ absl::StatusOr<std::vector<std::string>> FlightCompile::ImagesOf(const v1::Kerne
   return images;
 }
 
-// Without them the library's algorithms are measured all the same, so whatever befalls the worker is only
-// said.
 std::future<std::vector<v1::NativeKernel>> FlightCompile::NativesFor(const v1::MatrixProduct& product) {
-  std::vector<v1::Frame> requests(1);
-  *requests[0].mutable_emit()->mutable_product() = product;
-  *requests[0].mutable_emit()->mutable_target() = target_;
+  std::vector<v1::Frame> requests;
+  requests.push_back(FrameOfProduct(product, target_));
   std::future<WorkerResult> asked =
       std::move(AskWorkers(std::move(requests), absl::Seconds(compiler_->limits().emit_seconds_max()))[0]);
   // Runs when it is asked for its value.
-  return std::async(std::launch::deferred, [asked = std::move(asked)]() mutable {
-    const WorkerResult result = asked.get();
-    std::vector<v1::NativeKernel> natives;
-    if (!result.status.ok()) {
-      spdlog::warn("no kernel of our own for a product: {}", result.status.ToString());
-      return natives;
-    }
-    const auto& emitted = result.reply.emit_reply().natives();
-    natives.assign(emitted.begin(), emitted.end());
-    return natives;
-  });
+  return std::async(std::launch::deferred,
+                    [asked = std::move(asked)]() mutable { return NativesOf(asked.get()); });
 }
 
 }  // namespace kiln

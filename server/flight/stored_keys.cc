@@ -117,6 +117,7 @@ absl::StatusOr<KnownVariant> StoredKeys::ReadVariant(const std::string& ns, cons
     return absl::DataLossError("a manifest that is not what its key says");
   variant.rebuild_ms = entry.rebuild_ms;
   variant.durable = true;  // the catalogue lists the disk
+  if (!manifest.tuning().waits_for().empty() && on_waiting_) on_waiting_(ns, manifest.compile_key());
   return variant;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -16,7 +17,15 @@ constexpr absl::Duration kStartLimit = absl::Seconds(30);  // of a process and t
 constexpr absl::Duration kTurnStep = absl::Milliseconds(20);
 constexpr uint32_t kFailuresAllowed = 3;
 
-// 90 of "sm_90" and "sm_90a"; 0 where there is none.
+bool IsAnswer(const v1::Frame& request, const v1::Frame& reply) {
+  if (reply.has_error()) return true;
+  if (request.has_open_gpu()) return reply.has_gpu();
+  if (request.has_list_candidates()) return reply.has_candidates();
+  return request.has_measure() && reply.has_measured();
+}
+
+}  // namespace
+
 uint32_t ArchitectureOf(const v1::Target& target) {
   for (absl::string_view feature : target.features()) {
     if (!absl::ConsumePrefix(&feature, "sm_")) continue;
@@ -26,15 +35,6 @@ uint32_t ArchitectureOf(const v1::Target& target) {
   }
   return 0;
 }
-
-bool IsAnswer(const v1::Frame& request, const v1::Frame& reply) {
-  if (reply.has_error()) return true;
-  if (request.has_open_gpu()) return reply.has_gpu();
-  if (request.has_list_candidates()) return reply.has_candidates();
-  return request.has_measure() && reply.has_measured();
-}
-
-}  // namespace
 
 MeasuringPool::MeasuringPool(const Options& options, Zygote* zygote) : options_(options), zygote_(zygote) {
   for (uint32_t ordinal = 0; ordinal < options.gpus; ++ordinal) {
@@ -124,6 +124,31 @@ absl::StatusOr<std::unique_ptr<MeasuringPool::Lease>> MeasuringPool::Acquire(con
     if (absl::IsCancelled(opened)) return opened;
     if (opened.ok() && lease->facts().architecture() == architecture) return lease;
   }
+}
+
+MeasuringPool::Gpu* MeasuringPool::TakeUnopened() {
+  absl::MutexLock lock(&mutex_);
+  for (const std::unique_ptr<Gpu>& gpu : gpus_) {
+    if (gpu->leased || !gpu->drained.empty() || !gpu->facts.name().empty()) continue;
+    gpu->leased = true;
+    return gpu.get();
+  }
+  return nullptr;
+}
+
+std::vector<v1::GpuFacts> MeasuringPool::Kinds(const Abandoned& abandoned) {
+  while (Gpu* const gpu = TakeUnopened()) {
+    std::unique_ptr<Lease> lease(new Lease(this, gpu, abandoned));
+    if (!Open(*lease).ok()) break;  // it is tried again, until it is drained
+  }
+  std::vector<v1::GpuFacts> kinds;
+  absl::flat_hash_set<uint32_t> seen;
+  absl::ReaderMutexLock lock(&mutex_);
+  for (const std::unique_ptr<Gpu>& gpu : gpus_) {
+    if (gpu->facts.name().empty() || !gpu->drained.empty()) continue;
+    if (seen.insert(gpu->facts.architecture()).second) kinds.push_back(gpu->facts);
+  }
+  return kinds;
 }
 
 void MeasuringPool::EndIdle() {

@@ -28,6 +28,9 @@
 
 namespace kiln {
 
+// 90 of "sm_90" and "sm_90a"; 0 where there is none.
+uint32_t ArchitectureOf(const v1::Target& target);
+
 class MeasuringPool {
  private:
   struct Gpu;
@@ -81,6 +84,10 @@ class MeasuringPool {
   // Waits its turn. UNIMPLEMENTED when there is no such GPU, CANCELLED when `abandoned`.
   absl::StatusOr<std::unique_ptr<Lease>> Acquire(const v1::Target& target, const Abandoned& abandoned);
 
+  // Opens those that have not been, as far as nobody has them, and says what there is, each kind once.
+  // Blocks.
+  std::vector<v1::GpuFacts> Kinds(const Abandoned& abandoned);
+
   void EndIdle();
   std::vector<v1::MeasuringGpu> gpus() const;
 
@@ -102,6 +109,7 @@ class MeasuringPool {
   absl::Status NoneServes(uint32_t architecture) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // A GPU that may serve, now leased; nullptr when all such are leased to others.
   absl::StatusOr<Gpu*> Take(uint32_t architecture) ABSL_LOCKS_EXCLUDED(mutex_);
+  Gpu* TakeUnopened() ABSL_LOCKS_EXCLUDED(mutex_);  // nullptr: none
   void Release(Gpu* gpu) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Open(Lease& lease) ABSL_LOCKS_EXCLUDED(mutex_);
 

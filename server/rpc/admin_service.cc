@@ -138,7 +138,10 @@ absl::Status AdminService::AnswerStatus(const grpc::CallbackServerContext&, cons
     told->set_on(layer.on());
     told->set_why_not(layer.why_not());
   }
-  if (facts_.tier != nullptr) *reply->mutable_tier() = facts_.tier->status();
+  if (facts_.tier != nullptr) {
+    *reply->mutable_tier() = facts_.tier->status();
+    *reply->mutable_tier()->mutable_work() = facts_.tier_workers->status();
+  }
   if (facts_.upstream != nullptr) *reply->mutable_upstream() = facts_.upstream->status();
   if (gpus_ == nullptr) return absl::OkStatus();
   for (v1::MeasuringGpu& gpu : gpus_->gpus()) *reply->add_gpus() = std::move(gpu);

@@ -19,6 +19,7 @@
 #include "kiln/v1/config.pb.h"
 #include "server/auth/gate.h"
 #include "server/flight/coordinator.h"
+#include "server/flight/tier_workers.h"
 #include "server/observe/stats.h"
 #include "server/rpc/entry_choice.h"
 #include "server/rpc/program_diff.h"
@@ -35,6 +36,7 @@ struct AdminFacts {
   std::string address;                                         // where the daemon listens
   std::function<std::map<std::string, size_t>()> connections;  // of each tenant
   SharedTier* tier = nullptr;                                  // not owned; null where there is none
+  const TierWorkers* tier_workers = nullptr;                   // likewise
   TuningRecords* tuning_records = nullptr;                     // not owned
   const Upstream* upstream = nullptr;                          // not owned; null where there is none
 };

@@ -157,6 +157,23 @@ absl::Status AddVariants(Store& store, const MissTable::Miss& miss, v1::Explanat
   return absl::OkStatus();
 }
 
+// The kind of a device that a stored program of the key waits for; empty: none does.
+std::string WaitsFor(Store& store, const std::string& compile_key) {
+  const absl::StatusOr<std::vector<CatalogEntry>> variants =
+      store.catalog().Scan(EntryKind::kManifest, compile_key);
+  if (!variants.ok()) return "";
+  for (const CatalogEntry& entry : *variants) {
+    const absl::StatusOr<EntryValue> value = store.inspection().Get(entry.id);
+    v1::SignedManifest signed_manifest;
+    v1::Manifest manifest;
+    if (value.ok() && signed_manifest.ParseFromString(**value) &&
+        manifest.ParseFromString(signed_manifest.manifest()) && !manifest.tuning().waits_for().empty()) {
+      return manifest.tuning().waits_for();
+    }
+  }
+  return "";
+}
+
 // When it was compiled before; 0: not since the daemon started, as far as it remembers.
 int64_t CompiledBefore(const std::vector<MissPtr>& misses, const MissTable::Miss& miss) {
   const auto itself =
@@ -171,6 +188,7 @@ int64_t CompiledBefore(const std::vector<MissPtr>& misses, const MissTable::Miss
 absl::Status Decide(Store& store, const std::vector<MissPtr>& misses, const MissTable::Miss& miss,
                     const Nearest& nearest, v1::Explanation* explanation) {
   Describe(miss, explanation);
+  explanation->set_waits_for(WaitsFor(store, miss.compile_key));
   if (nearest.found) {
     v1::ComparedProgram& program = *explanation->mutable_nearest();
     program.set_compile_key(nearest.compile_key);

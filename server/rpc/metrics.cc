@@ -8,7 +8,8 @@
 namespace kiln {
 
 std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const Coordinator::Load& load,
-                                 const WorkerPool& pool, const SharedTier* tier, const Upstream* upstream) {
+                                 const WorkerPool& pool, const SharedTier* tier,
+                                 const TierWorkers* tier_workers, const Upstream* upstream) {
   std::vector<Measure> measures;
   const auto counter = [&](const char* name, const char* help, uint64_t value) {
     measures.push_back(
@@ -55,6 +56,14 @@ std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const C
     counter("tier_dropped_writes", "Writes that it has not", shared.dropped_writes());
     gauge("tier_connected", "1 while it answers", shared.connected() ? 1 : 0);
     gauge("tier_breaker_open", "1 while nobody waits for it", shared.breaker_open() ? 1 : 0);
+    const v1::TierWorkStatus work = tier_workers->status();
+    counter("tier_work_asked", "Tunables that other daemons were asked to measure", work.asked());
+    counter("tier_work_full", "Of them: for which the work list had no room", work.full());
+    counter("tier_work_remade", "Programs taken out, as what they waited for was measured", work.remade());
+    counter("tier_work_measured", "Tunables measured for other daemons", work.measured());
+    counter("tier_work_failed", "Of theirs: that could not be", work.failed());
+    counter("tier_work_refused", "Items of the work list that did not hold", work.refused());
+    gauge("tier_work_waiting", "Programs that wait for a device of another daemon", work.waiting());
   }
   if (upstream != nullptr) {
     const v1::UpstreamStatus asked = upstream->status();

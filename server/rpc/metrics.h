@@ -7,14 +7,16 @@
 #include "cache/shared/shared_tier.h"
 #include "cache/store.h"
 #include "server/flight/coordinator.h"
+#include "server/flight/tier_workers.h"
 #include "server/observe/prometheus.h"
 #include "server/observe/stats.h"
 #include "server/upstream/upstream.h"
 
 namespace kiln {
 
-// `tier` and `upstream` are null where there is none.
+// `tier` and `upstream` are null where there is none; `tier_workers` are the tier's.
 std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const Coordinator::Load& load,
-                                 const WorkerPool& pool, const SharedTier* tier, const Upstream* upstream);
+                                 const WorkerPool& pool, const SharedTier* tier,
+                                 const TierWorkers* tier_workers, const Upstream* upstream);
 
 }  // namespace kiln

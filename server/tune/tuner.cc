@@ -77,8 +77,12 @@ struct Tuner::Trial {
 std::vector<std::string> Tuner::KeysOf(const std::string& ns, const v1::Tuning& tuning) {
   std::vector<std::string> keys;
   for (const v1::Measurement& measured : tuning.measurements())
-    keys.push_back(TuningKey(ns, measured.tunable(), tuning.gpu(), kPolicy));
+    keys.push_back(KeyOf(ns, measured.tunable(), tuning.gpu()));
   return keys;
+}
+
+std::string Tuner::KeyOf(const std::string& ns, const v1::Tunable& tunable, const v1::GpuFacts& gpu) {
+  return TuningKey(ns, tunable, gpu, kPolicy);
 }
 
 absl::string_view Tuner::Policy() { return kPolicy; }
@@ -142,17 +146,40 @@ void Tuner::Session::Begin(bool may_measure) {
   consulted_.clear();
   over_ = absl::OkStatus();
   done_ = total_ = 0;
-  if (tuner_.pool_ == nullptr) {
-    facts_ = absl::UnimplementedError(tuner_.without_);
-    return;
-  }
-  facts_ = tuner_.pool_->KnownFacts(job_.target);
+  elsewhere_ = false;
+  missing_.clear();
+  facts_ = tuner_.pool_ == nullptr ? absl::UnimplementedError(tuner_.without_)
+                                   : tuner_.pool_->KnownFacts(job_.target);
+  if (absl::IsUnimplemented(facts_.status()) && tuner_.elsewhere_ != nullptr) LookElsewhere();
   if (!absl::IsUnavailable(facts_.status())) return;
   // Which kind of GPU it is shows when it is opened.
   lacks_gpu_ = !may_measure;
   if (!may_measure) return;
   const absl::Status leased = Lease();
   facts_ = leased.ok() ? absl::StatusOr<v1::GpuFacts>(lease_->facts()) : leased;
+}
+
+void Tuner::Session::LookElsewhere() {
+  const std::string kind = WorkList::KindOf(job_.target);
+  if (kind.empty()) return;
+  elsewhere_ = true;
+  const absl::StatusOr<v1::GpuFacts> told = tuner_.elsewhere_->Facts(job_.ns, job_.target);
+  // Whatever is the matter with the tier: it is not for want of a turn on a GPU.
+  facts_ =
+      told.ok()
+          ? told
+          : absl::UnimplementedError(absl::StrCat("waits for a device of kind ", kind, ": ",
+                                                  facts_.status().message(), "; ", told.status().message()));
+}
+
+void Tuner::Session::Miss(const v1::Tunable& tunable) {
+  missing_[tuner_.elsewhere_->SubjectOf(job_.ns, tunable, job_.target)] = tunable;
+}
+
+std::vector<v1::Tunable> Tuner::Session::missing() const {
+  std::vector<v1::Tunable> missing;
+  for (const auto& [subject, tunable] : missing_) missing.push_back(tunable);
+  return missing;
 }
 
 absl::Status Tuner::Session::Lease() {
@@ -167,7 +194,7 @@ void Tuner::Session::End() {
 }
 
 std::string Tuner::Session::KeyOf(const v1::Tunable& tunable) const {
-  return TuningKey(job_.ns, tunable, *facts_, kPolicy);
+  return Tuner::KeyOf(job_.ns, tunable, *facts_);
 }
 
 void Tuner::Session::Consult(const Tunables& tunables) {
@@ -198,6 +225,11 @@ Tuner::Session::Natives Tuner::Session::NativesFor(const std::string& key, const
 absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, const v1::Tunable& tunable) {
   if (consulted_.insert(key).second) tuner_.records_->Consult(job_.ns, {key}).IgnoreError();
   absl::StatusOr<v1::Measurement> stored = tuner_.records_->Find(job_.ns, key);
+  if (!stored.ok() && elsewhere_) {
+    Miss(tunable);
+    return absl::UnimplementedError(absl::StrCat("waits for a device of kind ", WorkList::KindOf(job_.target),
+                                                 ", which another daemon of the shared tier has"));
+  }
   if (!stored.ok() && !may_measure_) {
     lacks_gpu_ = true;
     return absl::UnavailableError("waits for a GPU");
@@ -220,13 +252,14 @@ absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, c
 }
 
 absl::StatusOr<v1::Measurement> Tuner::Session::Measure(const v1::Tunable& tunable) {
+  if (!facts_.ok() && elsewhere_) Miss(tunable);
   KILN_RETURN_IF_ERROR(facts_.status());
   const std::string key = KeyOf(tunable);
   if (const auto found = known_.find(key); found != known_.end()) return found->second;
   absl::StatusOr<v1::Measurement> record = Obtain(key, tunable);
   if (record.ok()) {
     known_[key] = *record;
-  } else if (!lacks_gpu_) {
+  } else if (!lacks_gpu_ && !elsewhere_) {
     spdlog::info("a tunable is not measured: {}", record.status().ToString());
     if (lease_ != nullptr && lease_->over()) over_ = record.status();
   }
@@ -236,6 +269,9 @@ absl::StatusOr<v1::Measurement> Tuner::Session::Measure(const v1::Tunable& tunab
 void Tuner::Session::Tune(const Tunables& tunables, v1::Tuning* tuning) {
   if (lacks_gpu_) return;
   if (!facts_.ok()) {
+    if (elsewhere_) {
+      for (const v1::Tunable& tunable : tunables) Miss(tunable);
+    }
     tuning->set_without(std::string(facts_.status().message()));
     return;
   }

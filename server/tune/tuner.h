@@ -6,6 +6,9 @@
 // process loses; so does one that is not clearly faster, by a second and longer measurement too. What can't
 // be measured runs by its default, and `Tuning.without` says why.
 //
+// What no GPU here can measure others of the tier may (work_list.h): the program goes by the records that
+// there are, never waits for one, and a session says what is `missing`.
+//
 // Thread-safe but for its sessions, which may wait for the tier. Errors: none where a program is tuned; the
 // default is always good.
 #pragma once
@@ -17,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
@@ -27,6 +31,7 @@
 #include "server/observe/stats.h"
 #include "server/pool/measuring_pool.h"
 #include "server/tune/tuning_records.h"
+#include "server/tune/work_list.h"
 
 namespace kiln {
 
@@ -34,15 +39,18 @@ class Tuner {
  public:
   using Tunables = google::protobuf::RepeatedPtrField<v1::Tunable>;
 
-  // All outlive the tuner. `pool` is nullptr where nothing is measured, and `without` says why.
-  Tuner(MeasuringPool* pool, std::string without, TuningRecords* records, Stats* stats)
-      : pool_(pool), without_(std::move(without)), records_(records), stats_(stats) {}
+  // All outlive the tuner. `pool` is nullptr where nothing is measured, and `without` says why; `elsewhere`
+  // is nullptr where nobody else is asked.
+  Tuner(MeasuringPool* pool, std::string without, TuningRecords* records, WorkList* elsewhere, Stats* stats)
+      : pool_(pool), without_(std::move(without)), records_(records), elsewhere_(elsewhere), stats_(stats) {}
 
   // The keys of the records that a program of `ns` was made by.
   static std::vector<std::string> KeysOf(const std::string& ns, const v1::Tuning& tuning);
 
   // How measurements are made and judged, as it is in TuningKeys.
   static absl::string_view Policy();
+  // Of one record.
+  static std::string KeyOf(const std::string& ns, const v1::Tunable& tunable, const v1::GpuFacts& gpu);
 
   // What a program's compile lends its measurements.
   struct Job {
@@ -71,6 +79,10 @@ class Tuner {
     void End();
     // That it may not measure has stopped it: what it says is of no use.
     bool lacks_gpu() const { return lacks_gpu_; }
+    // Nothing here can measure for the target, and another daemon may. A try says then what it has no record
+    // of, each once.
+    bool is_elsewhere() const { return elsewhere_; }
+    std::vector<v1::Tunable> missing() const;
 
     // Adds the records of `tunables` to `tuning`, or to `without` why one is missing.
     void Tune(const Tunables& tunables, v1::Tuning* tuning);
@@ -87,11 +99,15 @@ class Tuner {
     Natives NativesFor(const std::string& key, const v1::Tunable& tunable);
     absl::StatusOr<v1::Measurement> Obtain(const std::string& key, const v1::Tunable& tunable);
     absl::Status Lease();
+    void LookElsewhere();
+    void Miss(const v1::Tunable& tunable);
 
     Tuner& tuner_;
     const Job job_;
     bool may_measure_ = false;
     bool lacks_gpu_ = false;
+    bool elsewhere_ = false;
+    absl::btree_map<std::string, v1::Tunable> missing_;  // by subject
     absl::StatusOr<v1::GpuFacts> facts_ = absl::UnknownError("no try has begun");
     std::unique_ptr<MeasuringPool::Lease> lease_;
     absl::Status over_;                                             // why no more is measured
@@ -109,6 +125,7 @@ class Tuner {
   MeasuringPool* const pool_;
   const std::string without_;
   TuningRecords* const records_;
+  WorkList* const elsewhere_;
   Stats* const stats_;
 };
 

@@ -131,6 +131,8 @@ TEST_F(MetricsOfATier, AreThereWhereThereIsOne) {
   EXPECT_EQ(ValueOf(told, "kiln_tier_refused_total"), 0);
   EXPECT_EQ(ValueOf(told, "kiln_tier_connected"), 1);
   EXPECT_EQ(ValueOf(told, "kiln_tier_breaker_open"), 0);
+  EXPECT_EQ(ValueOf(told, "kiln_tier_work_waiting"), 0);
+  EXPECT_EQ(ValueOf(told, "kiln_tier_work_measured_total"), 0);
   EXPECT_TRUE(std::isnan(ValueOf(Scrape(PortOf(alone)), "kiln_tier_connected")));
   redis_->Kill();
   EXPECT_TRUE(daemon.Compile("kernels 3").done);  // which finds its connection closed

@@ -218,6 +218,22 @@ TEST_F(TierCluster, KeysAreSpreadAndFound) {
 }
 
 // With the slot half moved: its one key is at the new node, and the old one says ASK; then MOVED.
+// A list, what became of its items and its device are one slot's.
+TEST_F(TierCluster, WorkListsAreKeptTogether) {
+  const std::unique_ptr<SharedTier> tier = Connect();
+  for (const char* kind : {"sm_80-0a", "sm_90-0a", "sm_100-0a"}) {
+    const TierWork::List list = {kNamespace, kind};
+    EXPECT_EQ(*tier->work()->TellDevice(list, kind), kind);
+    EXPECT_EQ(*tier->work()->Ask(list, KeyOf(1), "item"), TierWork::Asked::kNow);
+    const auto claimed = tier->work()->Claim(list);
+    ASSERT_TRUE(claimed.ok() && claimed->has_value()) << claimed.status();
+    EXPECT_EQ((*claimed)->item.value_or(""), "item");
+    EXPECT_TRUE(*tier->work()->Renew(list, **claimed));
+    EXPECT_TRUE(tier->work()->End(list, **claimed, /*tried=*/true).ok());
+    EXPECT_EQ(tier->work()->StatesOf(list, {KeyOf(1)})->at(0), TierWork::State::kTried);
+  }
+}
+
 TEST_F(TierCluster, AskAndMovedAreFollowed) {
   for (const bool follows : {true, false}) {
     RedisCluster::Options options;

@@ -177,6 +177,20 @@ TEST_F(TierWorkTest, WhoRenewsKeepsIt) {
   EXPECT_EQ(Claim(second_, kAtOnce)->tries, 1);
 }
 
+TEST_F(TierWorkTest, WhatIsGivenBackIsAnothersAtOnce) {
+  Ask(first_, 1);
+  const auto claimed = Claim(first_);
+  ASSERT_TRUE(claimed.has_value());
+  EXPECT_FALSE(Claim(second_).has_value());
+  EXPECT_TRUE(first_.work().GiveBack(kList, *claimed).ok());
+  const auto taken = Claim(second_);
+  ASSERT_TRUE(taken.has_value());
+  EXPECT_EQ(taken->tries, 0);
+  // It is not his any more.
+  EXPECT_TRUE(first_.work().GiveBack(kList, *claimed).ok());
+  EXPECT_FALSE(Claim(first_).has_value());
+}
+
 TEST_F(TierWorkTest, AFlushedTierIsAskedAgain) {
   Ask(first_, 1);
   const auto claimed = Claim(second_);

@@ -1,0 +1,52 @@
+#include "server/flight/tuning_frames.h"
+
+#include <utility>
+
+#include "compiler/support/proto_util.h"
+#include "compiler/support/status_macros.h"
+#include "kiln/v1/kernel.pb.h"
+#include "spdlog/spdlog.h"
+
+namespace kiln {
+
+absl::StatusOr<std::string> WithThreads(const std::string& kernel, const v1::ThreadSchedule& threads) {
+  v1::Kernel scheduled;
+  KILN_RETURN_IF_ERROR(ParseProto(kernel, "kernel", &scheduled));
+  *scheduled.mutable_schedule()->mutable_threads() = threads;
+  return SerializeDeterministic(scheduled);
+}
+
+absl::StatusOr<std::vector<v1::Frame>> FramesOfSchedules(const v1::KernelTunable& tunable,
+                                                         const std::string& kernel,
+                                                         const v1::KernelNotes& notes,
+                                                         const v1::Target& target) {
+  std::vector<v1::Frame> frames;
+  for (int k = 0; k < tunable.schedules_size(); ++k) {
+    v1::EmitRequest& request = *frames.emplace_back().mutable_emit();
+    request.set_kernel(kernel);
+    if (k > 0) {
+      KILN_ASSIGN_OR_RETURN(*request.mutable_kernel(), WithThreads(kernel, tunable.schedules(k)));
+    }
+    *request.mutable_target() = target;
+    *request.mutable_notes() = notes;
+  }
+  return frames;
+}
+
+v1::Frame FrameOfProduct(const v1::MatrixProduct& product, const v1::Target& target) {
+  v1::Frame frame;
+  *frame.mutable_emit()->mutable_product() = product;
+  *frame.mutable_emit()->mutable_target() = target;
+  return frame;
+}
+
+std::vector<v1::NativeKernel> NativesOf(const WorkerResult& result) {
+  if (!result.status.ok()) {
+    spdlog::warn("no kernel of our own for a product: {}", result.status.ToString());
+    return {};
+  }
+  const auto& emitted = result.reply.emit_reply().natives();
+  return {emitted.begin(), emitted.end()};
+}
+
+}  // namespace kiln

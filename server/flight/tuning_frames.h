@@ -1,0 +1,28 @@
+// What workers are asked for what is measured, and what their answers are. Threads: pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kiln/v1/artifact.pb.h"
+#include "kiln/v1/tuning.pb.h"
+#include "kiln/v1/worker.pb.h"
+#include "server/pool/worker_pool.h"
+
+namespace kiln {
+
+// The serialized kernel with that schedule. INVALID_ARGUMENT where it is no kernel.
+absl::StatusOr<std::string> WithThreads(const std::string& kernel, const v1::ThreadSchedule& threads);
+// To emit the kernel by each of a tunable's schedules; the first is the kernel's own.
+absl::StatusOr<std::vector<v1::Frame>> FramesOfSchedules(const v1::KernelTunable& tunable,
+                                                         const std::string& kernel,
+                                                         const v1::KernelNotes& notes,
+                                                         const v1::Target& target);
+// To emit kernels of our own for a product.
+v1::Frame FrameOfProduct(const v1::MatrixProduct& product, const v1::Target& target);
+// Without them the library's algorithms are measured all the same, so whatever befell the worker is only
+// said.
+std::vector<v1::NativeKernel> NativesOf(const WorkerResult& result);
+
+}  // namespace kiln

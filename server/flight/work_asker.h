@@ -1,0 +1,99 @@
+// Programs that run by defaults since nobody here could measure for their device (Tuning.waits_for): puts
+// what they wait for on the shared tier's work list, watches for the records, and takes the program out when
+// they are there, here and from the tier, so that the next who asks for it has it made by them.
+//
+// It is told of a program whenever one is read from the store, so also after a start, and where it came from
+// another daemon. What it waits for stands in the key's RequestRecord. Nobody waits for it: what it finds out
+// late, or forgets, costs a program its tuning until it is read again. A program that is pinned stays as it
+// is.
+//
+// Threads: thread-safe; a thread of its own asks. Limits: kWaitingProgramsMax programs, each looked at from
+// every second to twice a minute.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "cache/shared/shared_tier.h"
+#include "cache/store.h"
+#include "compiler/support/monotonic_cond_var.h"
+#include "compiler/support/monotonic_time.h"
+#include "kiln/v1/admin.pb.h"
+#include "kiln/v1/record.pb.h"
+#include "server/tune/tuning_records.h"
+#include "server/tune/work_list.h"
+
+namespace kiln {
+
+inline constexpr size_t kWaitingProgramsMax = 4096;
+
+class WorkAsker {
+ public:
+  // All outlive the asker. `forget`: what memory knows of a key, whose program went.
+  struct Outside {
+    Store* store;
+    SharedTier* tier;
+    WorkList* list;
+    TuningRecords* records;
+    std::function<void(const std::string& compile_key)> forget;
+  };
+  // UNAVAILABLE where the system gives no thread.
+  static absl::StatusOr<std::unique_ptr<WorkAsker>> Create(Outside outside);
+  ~WorkAsker();
+
+  // Returns at once.
+  void Watch(const std::string& ns, const std::string& compile_key) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AddTo(v1::TierWorkStatus* status) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Program {
+    std::string ns;
+    MonotonicTime next;
+    absl::Duration pause;
+  };
+  // What a program waits for, and what has become of each.
+  struct Waiting {
+    v1::RequestRecord record;
+    v1::Target target;
+    size_t found = 0;    // by their records
+    size_t pending = 0;  // asked for, or still to be
+  };
+  explicit WorkAsker(Outside outside) : outside_(std::move(outside)) {}
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  struct Due {
+    std::string compile_key;
+    std::string ns;
+  };
+  // Waits for it; nothing at the end.
+  std::optional<Due> Next() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Put(const std::string& compile_key, bool over) ABSL_LOCKS_EXCLUDED(mutex_);
+  // True when it waits no more. An error: not known for now.
+  absl::StatusOr<bool> Look(const Due& due);
+  absl::Status CountFound(const std::string& ns, Waiting* waiting, std::vector<v1::Tunable>* missing);
+  absl::Status AskFor(const std::string& ns, const std::vector<v1::Tunable>& missing, Waiting* waiting);
+  absl::StatusOr<v1::TuningItem> ItemFor(const v1::Tunable& tunable, const v1::Target& target);
+  absl::Status TakeOut(const Due& due);
+
+  const Outside outside_;
+  std::atomic<uint64_t> asked_{0};
+  std::atomic<uint64_t> full_{0};
+  std::atomic<uint64_t> remade_{0};
+  mutable absl::Mutex mutex_;
+  MonotonicCondVar changed_;
+  absl::flat_hash_map<std::string, Program> programs_ ABSL_GUARDED_BY(mutex_);  // by CompileKey
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace kiln

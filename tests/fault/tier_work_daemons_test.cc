@@ -1,0 +1,311 @@
+// A daemon without a GPU and daemons that have one, on the tier of a real redis-server: what the first can't
+// measure the others do, and its program is made anew by what they found. The GPU is a script.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "compiler/support/digest.h"
+#include "gtest/gtest.h"
+#include "tests/fault/kilnctl.h"
+#include "tests/fault/tier_daemons.h"
+
+namespace kiln {
+namespace {
+
+constexpr char kAsks[] = "measuring { off: true }\n";
+
+class TierWorkDaemons : public TierDaemons {
+ protected:
+  void SetUp() override {
+    TierDaemons::SetUp();
+    if (IsSkipped()) return;
+    asks_ = std::make_unique<TestDaemon>(absl::StrCat(ConfigOf("asks"), kAsks));
+  }
+  // Each trusts the two others.
+  std::string ConfigOf(const std::string& key, const std::string& work_list = "") {
+    std::vector<std::string> others;
+    for (const char* other : {"asks", "serves", "other"}) {
+      if (key != other) others.push_back(other);
+    }
+    const std::string config = Config(key, others);
+    if (work_list.empty()) return config;
+    return absl::StrReplaceAll(config, {{"tier {", absl::StrCat("tier { work_list: ", work_list)}});
+  }
+  static std::string Gpu(const std::string& more = "candidate_seconds_max: 1") {
+    return absl::StrCat("measuring { gpus: 1 binary: \"", SCRIPTED_TUNER, "\" lease_seconds_max: 60 ", more,
+                        " }\n");
+  }
+  std::unique_ptr<TestDaemon> Serving(const std::string& key = "serves") {
+    return std::make_unique<TestDaemon>(absl::StrCat(ConfigOf(key), Gpu()));
+  }
+  v1::TierWorkStatus WorkOf(TestDaemon& daemon) { return StatusOf(daemon).work(); }
+  static v1::Tuning TuningOf(const CompileResult& result) {
+    EXPECT_TRUE(result.done) << result.failed_reason << result.status.error_message();
+    return result.manifest.tuning();
+  }
+  // What is served when what it waits for has come.
+  v1::Tuning Remade(TestDaemon& daemon, const std::string& script, uint64_t programs = 1) {
+    EXPECT_TRUE(Eventually([&] { return WorkOf(daemon).remade() >= programs; }, absl::Seconds(60)))
+        << WorkOf(daemon).DebugString();
+    return TuningOf(daemon.Compile(script));
+  }
+  static std::string Kilnctl(TestDaemon& daemon, const std::string& words) {
+    return RunKilnctl(KILNCTL, "unix:" + daemon.socket(), words).text;
+  }
+  static bool GpuIsLeased(TestDaemon& daemon) {
+    grpc::ClientContext context;
+    v1::StatusReply reply;
+    EXPECT_TRUE(daemon.admin().Status(&context, {}, &reply).ok());
+    return reply.gpus_size() == 1 && reply.gpus(0).leased();
+  }
+  std::vector<std::string> Lists() { return redis_->Keys("kiln:1:test:*}:w"); }
+  int64_t Length() {
+    int64_t length = 0;
+    for (const std::string& list : Lists()) {
+      int64_t of_it = 0;
+      if (absl::SimpleAtoi(redis_->Ask({"XLEN", list}), &of_it)) length += of_it;
+    }
+    return length;
+  }
+
+  std::unique_ptr<TestDaemon> asks_;
+};
+
+TEST_F(TierWorkDaemons, WhatOneCantMeasureAnotherDoes) {
+  const std::unique_ptr<TestDaemon> serves = Serving();
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*serves).serves_size() == 1; }, absl::Seconds(20)));
+  EXPECT_EQ(WorkOf(*serves).serves(0), "sm_90");
+  EXPECT_EQ(WorkOf(*asks_).serves_size(), 0);
+
+  const absl::Time begin = absl::Now();
+  const CompileResult first = asks_->Compile("products 1 0");
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+  EXPECT_EQ(TuningOf(first).measurements_size(), 0);
+  EXPECT_EQ(TuningOf(first).waits_for(), "sm_90");
+  EXPECT_NE(TuningOf(first).without().find("waits for a device of kind sm_90"), std::string::npos)
+      << TuningOf(first).without();
+
+  const v1::Tuning remade = Remade(*asks_, "products 1 0");
+  EXPECT_EQ(remade.waits_for(), "");
+  EXPECT_EQ(remade.without(), "");
+  EXPECT_EQ(remade.gpu().name(), "scripted GPU");
+  ASSERT_EQ(remade.measurements_size(), 2);
+  EXPECT_EQ(remade.measurements(0).winner().algorithm().data(), "faster");
+  EXPECT_EQ(asks_->Stats().tunables_measured(), 0);
+  EXPECT_EQ(serves->Stats().tunables_measured(), 2);
+  EXPECT_EQ(WorkOf(*asks_).asked(), 2);
+  EXPECT_EQ(WorkOf(*asks_).waiting(), 0);
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*serves).measured() == 2; }));
+  EXPECT_EQ(Length(), 0);
+  // And it is the program from now on, for the other daemon too.
+  const CompileResult again = asks_->Compile("products 1 0");
+  EXPECT_NE(again.manifest.variant_id(), first.manifest.variant_id());
+  EXPECT_EQ(serves->Compile("products 1 0").manifest.variant_id(), again.manifest.variant_id());
+  EXPECT_EQ(serves->Stats().tunables_measured(), 2);
+}
+
+// The control: it is the list that does it.
+TEST_F(TierWorkDaemons, WhoDoesNotAskKeepsItsDefault) {
+  const std::unique_ptr<TestDaemon> serves = Serving();
+  TestDaemon alone(absl::StrCat(ConfigOf("other", "WORK_LIST_SERVE"), kAsks));
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*serves).serves_size() == 1; }, absl::Seconds(20)));
+  const v1::Tuning tuning = TuningOf(alone.Compile("products 1"));
+  EXPECT_EQ(tuning.waits_for(), "");
+  EXPECT_NE(tuning.without().find("off"), std::string::npos) << tuning.without();
+  absl::SleepFor(absl::Seconds(3));
+  EXPECT_EQ(TuningOf(alone.Compile("products 1")).measurements_size(), 0);
+  EXPECT_TRUE(Lists().empty());
+}
+
+TEST_F(TierWorkDaemons, EachKindOfTunableIsMeasuredElsewhere) {
+  const std::unique_ptr<TestDaemon> serves = Serving();
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*serves).serves_size() == 1; }, absl::Seconds(20)));
+  // A kernel of our own for a product is emitted where it is measured, and so are a kernel's schedules.
+  TuningOf(asks_->Compile("rows 9\nproducts 1\nschedules 1 0\nconvolutions 1"));
+  const v1::Tuning tuning = Remade(*asks_, "rows 9\nproducts 1\nschedules 1 0\nconvolutions 1");
+  EXPECT_EQ(tuning.without(), "");
+  ASSERT_EQ(tuning.measurements_size(), 4);
+  EXPECT_EQ(tuning.measurements(0).winner().native().name(), "faster");
+  EXPECT_EQ(tuning.measurements(1).winner().plan().engine(), 1);
+  EXPECT_EQ(tuning.measurements(2).winner().threads().threads(), 1);
+  EXPECT_FALSE(tuning.measurements(3).has_winner());
+  EXPECT_EQ(asks_->Stats().tunables_measured(), 0);
+  // It is the program that who has the device makes.
+  const CompileResult made = asks_->Compile("rows 9\nproducts 1\nschedules 1 0\nconvolutions 1");
+  for (const std::string& name : redis_->Keys("*:m")) redis_->Ask({"DEL", name});
+  const CompileResult own = serves->Compile("rows 9\nproducts 1\nschedules 1 0\nconvolutions 1");
+  EXPECT_EQ(own.manifest.SerializeAsString(), made.manifest.SerializeAsString());
+}
+
+// The second layout is planned when the first is priced: the program is made anew more than once.
+TEST_F(TierWorkDaemons, TheLayoutOfImagesIsFoundElsewhere) {
+  const std::unique_ptr<TestDaemon> serves = Serving();
+  const std::string script = "convolutions 0 0\ntraced 1 1";
+  EXPECT_FALSE(TuningOf(asks_->Compile(script)).images().as_traced());
+  v1::Tuning tuning;
+  EXPECT_TRUE(Eventually(
+      [&] {
+        tuning = TuningOf(asks_->Compile(script));
+        return tuning.waits_for().empty();
+      },
+      absl::Seconds(60)));
+  EXPECT_EQ(tuning.images().without(), "");
+  EXPECT_TRUE(tuning.images().as_traced());
+  ASSERT_EQ(tuning.measurements_size(), 1);
+  EXPECT_EQ(tuning.measurements(0).winner().plan().engine(), 1);
+  EXPECT_LE(WorkOf(*asks_).remade(), 3);
+}
+
+TEST_F(TierWorkDaemons, WhereNobodyHasTheDeviceTheDefaultIsServedAndTheReasonTold) {
+  const CompileResult first = asks_->Compile("products 1");
+  EXPECT_EQ(TuningOf(first).waits_for(), "sm_90");
+  EXPECT_NE(TuningOf(first).without().find("no daemon of the shared tier has told of such a device"),
+            std::string::npos)
+      << TuningOf(first).without();
+  EXPECT_TRUE(Eventually([&] { return Length() == 1; }));
+  // The same tunable in other programs, and at another daemon, is on the list once.
+  TestDaemon other(absl::StrCat(ConfigOf("other"), kAsks));
+  TuningOf(asks_->Compile("products 1\nname another"));
+  TuningOf(other.Compile("products 1\nname a third"));
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*asks_).waiting() == 2 && WorkOf(other).waiting() == 1; }));
+  absl::SleepFor(absl::Seconds(3));
+  EXPECT_EQ(Length(), 1);
+  EXPECT_EQ(WorkOf(*asks_).asked() + WorkOf(other).asked(), 1);
+  EXPECT_EQ(asks_->Compile("products 1").manifest.variant_id(), first.manifest.variant_id());
+
+  // A device that comes later serves what waits, and each is measured once.
+  const std::unique_ptr<TestDaemon> serves = Serving();
+  EXPECT_EQ(Remade(*asks_, "products 1", 2).measurements(0).winner().algorithm().data(), "faster");
+  Remade(other, "products 1\nname a third");
+  EXPECT_EQ(serves->Stats().tunables_measured(), 1);
+}
+
+TEST_F(TierWorkDaemons, PeopleAreToldWhatWaitsAndWhoMeasures) {
+  const CompileResult waits = asks_->Compile("products 1");
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*asks_).waiting() == 1; }));
+  const std::string key = ToHex(waits.manifest.compile_key()).substr(0, 12);
+  EXPECT_NE(Kilnctl(*asks_, "why " + key).find("waits for a device of kind sm_90"), std::string::npos);
+  EXPECT_NE(Kilnctl(*asks_, "show " + key).find("waits for a device of kind sm_90"), std::string::npos);
+  EXPECT_NE(Kilnctl(*asks_, "status").find("1 programs wait for other devices"), std::string::npos);
+  const std::unique_ptr<TestDaemon> serves = Serving();
+  Remade(*asks_, "products 1");
+  EXPECT_EQ(Kilnctl(*asks_, "show " + key).find("waits for"), std::string::npos);
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*serves).measured() == 1; }));
+  EXPECT_NE(Kilnctl(*serves, "status").find("measures for others on sm_90: 1 measured"), std::string::npos);
+}
+
+TEST_F(TierWorkDaemons, OfAnotherKindOfDeviceItIsNotMeasured) {
+  const std::unique_ptr<TestDaemon> serves = Serving();  // sm_90
+  EXPECT_EQ(TuningOf(asks_->Compile("products 1\nsm_80")).waits_for(), "sm_80");
+  // Who has a GPU of another kind asks as well.
+  EXPECT_EQ(TuningOf(serves->Compile("products 2\nsm_80")).waits_for(), "sm_80");
+  EXPECT_TRUE(Eventually([&] { return Length() == 2; }));
+  absl::SleepFor(absl::Seconds(3));
+  EXPECT_EQ(Length(), 2);
+  EXPECT_EQ(serves->Stats().tunables_measured(), 0);
+}
+
+TEST_F(TierWorkDaemons, WhatCantBeMeasuredKeepsItsDefaultAndIsAskedForOnce) {
+  const std::unique_ptr<TestDaemon> serves = Serving();
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*serves).serves_size() == 1; }, absl::Seconds(20)));
+  TuningOf(asks_->Compile("products 64 1"));  // the tuner crashes over the first
+  const v1::Tuning tuning = Remade(*asks_, "products 64 1");
+  ASSERT_EQ(tuning.measurements_size(), 1);
+  EXPECT_EQ(tuning.measurements(0).winner().algorithm().data(), "faster");
+  EXPECT_EQ(tuning.waits_for(), "sm_90");
+  EXPECT_EQ(WorkOf(*serves).failed(), 1);
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*asks_).waiting() == 0; }));
+  absl::SleepFor(absl::Seconds(2));
+  EXPECT_EQ(WorkOf(*asks_).remade(), 1);
+  EXPECT_EQ(WorkOf(*serves).failed(), 1);
+}
+
+// After a start it goes on waiting, by what the store says of the program that is asked for.
+TEST_F(TierWorkDaemons, AStartForgetsNothing) {
+  TuningOf(asks_->Compile("products 1"));
+  EXPECT_TRUE(Eventually([&] { return Length() == 1; }));
+  asks_->Stop(SIGTERM);
+  const std::unique_ptr<TestDaemon> serves = Serving();
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*serves).measured() == 1; }, absl::Seconds(20)));
+  asks_->Start();
+  EXPECT_EQ(TuningOf(asks_->Compile("products 1")).waits_for(), "sm_90") << "the one that is stored";
+  EXPECT_EQ(Remade(*asks_, "products 1").measurements_size(), 1);
+  EXPECT_EQ(WorkOf(*asks_).asked(), 0);
+}
+
+TEST_F(TierWorkDaemons, AFlushedTierIsAskedAgain) {
+  TuningOf(asks_->Compile("products 1"));
+  EXPECT_TRUE(Eventually([&] { return Length() == 1; }));
+  redis_->Ask({"FLUSHALL"});
+  EXPECT_TRUE(Eventually([&] { return Length() == 1; }, absl::Seconds(60)));
+  EXPECT_EQ(WorkOf(*asks_).asked(), 2);
+  const std::unique_ptr<TestDaemon> serves = Serving();
+  EXPECT_EQ(Remade(*asks_, "products 1").measurements_size(), 1);
+}
+
+// ---- Daemons that end ------------------------------------------------------------------------
+
+TEST_F(TierWorkDaemons, AnotherTakesOverFromOneThatWasKilled) {
+  std::unique_ptr<TestDaemon> serves = Serving();
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*serves).serves_size() == 1; }, absl::Seconds(20)));
+  TuningOf(asks_->Compile("products 4"));  // one that hangs for a second
+  ASSERT_TRUE(Eventually([&] { return GpuIsLeased(*serves); }, absl::Seconds(20)));
+  serves->Stop(SIGKILL);
+  EXPECT_EQ(Length(), 1) << "it has been measured already";
+  const std::unique_ptr<TestDaemon> other = Serving("other");
+  EXPECT_EQ(Remade(*asks_, "products 4").measurements_size(), 1);
+  EXPECT_EQ(other->Stats().tunables_measured(), 1);
+  EXPECT_EQ(Length(), 0);
+}
+
+TEST_F(TierWorkDaemons, OneThatIsStoppedLeavesItToAnother) {
+  std::unique_ptr<TestDaemon> serves = Serving();
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*serves).serves_size() == 1; }, absl::Seconds(20)));
+  TuningOf(asks_->Compile("products 4"));
+  ASSERT_TRUE(Eventually([&] { return GpuIsLeased(*serves); }, absl::Seconds(20)));
+  const absl::Time begin = absl::Now();
+  serves->Stop(SIGTERM);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+  const std::unique_ptr<TestDaemon> other = Serving("other");
+  EXPECT_EQ(Remade(*asks_, "products 4").measurements_size(), 1);
+}
+
+// ---- Who is believed -------------------------------------------------------------------------
+
+TEST_F(TierWorkDaemons, AnItemThatDoesNotHoldIsRefused) {
+  // One that nobody trusted has signed, beside those that are damaged in the tier.
+  TestDaemon stranger(absl::StrCat(Config("stranger", {}), kAsks));
+  TuningOf(stranger.Compile("products 1"));
+  TuningOf(asks_->Compile("products 2"));
+  EXPECT_TRUE(Eventually([&] { return Length() == 2; }));
+  redis_->Ask({"XADD", Lists()[0], "*", "s", std::string(32, 's'), "i", "a lie"});
+  redis_->Ask({"XADD", Lists()[0], "*", "what", "is this"});
+  const std::unique_ptr<TestDaemon> serves = Serving();
+  EXPECT_EQ(Remade(*asks_, "products 2").measurements_size(), 1);
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*serves).refused() >= 3; })) << WorkOf(*serves).DebugString();
+  EXPECT_EQ(serves->Stats().tunables_measured(), 1);
+  EXPECT_EQ(WorkOf(*serves).measured(), 1);
+  EXPECT_TRUE(Eventually([&] { return Length() <= 1; }));
+  EXPECT_EQ(serves->Stats().worker_crashes(), 0);
+}
+
+// A tenant whose quota is used up there is not measured for.
+TEST_F(TierWorkDaemons, WhatIsMeasuredIsTheTenantsSeconds) {
+  const std::string config = absl::StrReplaceAll(
+      ConfigOf("serves"), {{"name: \"test\"", "name: \"test\" compile_seconds_per_hour: 1"}});
+  TestDaemon serves(absl::StrCat(config, Gpu()));
+  EXPECT_TRUE(Eventually([&] { return WorkOf(serves).serves_size() == 1; }, absl::Seconds(20)));
+  // Each takes a second and more: those that hang lose after one.
+  TuningOf(asks_->Compile("products 4 5 6"));
+  EXPECT_TRUE(Eventually([&] { return WorkOf(serves).measured() >= 1; }, absl::Seconds(20)));
+  absl::SleepFor(absl::Seconds(3));
+  EXPECT_EQ(WorkOf(serves).measured(), 1);
+  EXPECT_EQ(Length(), 2);
+}
+
+}  // namespace
+}  // namespace kiln
