@@ -54,8 +54,8 @@ std::string ReasonText(const v1::Explanation& explanation, int64_t now) {
     case v1::WHY_GONE:
       return absl::StrCat(
           "  it had been compiled ", Age(explanation.compiled_before_unix_seconds(), now),
-          " ago, and was not stored any more: evicted, removed, taken out as what it waited for "
-          "was measured, or that compile failed\n");
+          " ago, and was not stored any more (evicted, removed, or that compile failed), or lacked "
+          "measurements that another daemon has made since\n");
     case v1::WHY_SIZES: {
       std::string text = absl::StrCat("  the stored variants of this key do not hold at its sizes (",
                                       SizesText(explanation.hints()), "):\n");

@@ -104,7 +104,7 @@ class Coordinator final : public Workers, public FlightStore {
   // After a removal or an import: forgets crashes and what memory knows of the key; of every key when empty.
   void Forget(const std::string& compile_key);
   // As StoredKeys'.
-  void TellWaiting(StoredKeys::OnWaiting on_waiting) { keys_.TellWaiting(std::move(on_waiting)); }
+  void SetWaiting(WaitingPrograms* waiting) { keys_.SetWaiting(waiting); }
 
   // Nothing starts any more. True when everything ended before the limit.
   bool Drain(absl::Duration limit);

@@ -8,7 +8,7 @@ namespace kiln {
 
 const KnownVariant* ChooseVariant(const KnownKey& known, const v1::Hints& hints) {
   for (const KnownVariant& variant : known.variants) {
-    if (GuardsHold(variant.guards, hints)) return &variant;
+    if (!variant.outdated && GuardsHold(variant.guards, hints)) return &variant;
   }
   return nullptr;
 }

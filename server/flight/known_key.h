@@ -26,10 +26,17 @@ struct KnownVariant {
   std::shared_ptr<const std::string> reply;
   uint32_t rebuild_ms = 0;  // what making it took; 0: not known
   bool durable = false;     // on disk; what memory alone holds is answered, and not acknowledged
+  // It lacks measurements that other daemons are to make. Outdated: they have been made, and whoever has not
+  // been promised this variant gets another.
+  bool waits = false;
+  bool outdated = false;
+  int measurements = 0;  // of one that waits
 };
 
 struct KnownKey {
-  std::vector<KnownVariant> variants;                 // by variant id: the first that fits is the answer
+  // Those that wait last, by how much has been measured, then by variant id: the first that fits and is not
+  // outdated is the answer.
+  std::vector<KnownVariant> variants;
   absl::Status refusal;                               // of whom no variant fits; OK: none
   absl::Time refused_until = absl::InfiniteFuture();  // by the wall's clock
 };

@@ -23,12 +23,15 @@ KnownVariant VariantOf(const v1::SignedManifest& signed_manifest, const v1::Mani
   variant.variant_id = manifest.variant_id();
   variant.guards = manifest.guards();
   variant.reply = std::make_shared<const std::string>(HitReply(signed_manifest));
+  variant.waits = !manifest.tuning().waits_for().empty();
+  if (variant.waits) variant.measurements = manifest.tuning().measurements_size();
   return variant;
 }
 
 void SortVariants(KnownKey* known) {
-  std::sort(known->variants.begin(), known->variants.end(),
-            [](const KnownVariant& a, const KnownVariant& b) { return a.variant_id < b.variant_id; });
+  std::sort(known->variants.begin(), known->variants.end(), [](const KnownVariant& a, const KnownVariant& b) {
+    return std::tie(a.waits, b.measurements, a.variant_id) < std::tie(b.waits, a.measurements, b.variant_id);
+  });
 }
 
 }  // namespace
@@ -117,7 +120,8 @@ absl::StatusOr<KnownVariant> StoredKeys::ReadVariant(const std::string& ns, cons
     return absl::DataLossError("a manifest that is not what its key says");
   variant.rebuild_ms = entry.rebuild_ms;
   variant.durable = true;  // the catalogue lists the disk
-  if (!manifest.tuning().waits_for().empty() && on_waiting_) on_waiting_(ns, manifest.compile_key());
+  if (variant.waits && waiting_ != nullptr)
+    variant.outdated = waiting_->IsOutdated(ns, manifest.compile_key(), variant.variant_id);
   return variant;
 }
 
@@ -167,6 +171,7 @@ void StoredKeys::Announce(const std::shared_ptr<const Artifact>& artifact) {
 }
 
 absl::Status StoredKeys::Put(const std::shared_ptr<const Artifact>& artifact) {
+  if (waiting_ != nullptr) waiting_->Made(artifact->compile_key, artifact->variant_id);
   const KnownKeyPtr before = Load(artifact->ns, artifact->compile_key);
   MakeRoom(*before, artifact->variant_id);
   const absl::Status put = store_->artifacts().Put(artifact->entries);

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +25,7 @@
 #include "server/flight/known_key.h"
 #include "server/flight/readable_namespaces.h"
 #include "server/flight/tier_keys.h"
+#include "server/flight/waiting_programs.h"
 #include "server/schedule/clock.h"
 
 namespace kiln {
@@ -43,10 +43,8 @@ class StoredKeys {
         signatures_(signatures),
         readable_(readable) {}
 
-  // Told of each key that is read from the store and has a program that waits for measurements
-  // (Tuning.waits_for); on any thread, and returns at once. Before anything else.
-  using OnWaiting = std::function<void(const std::string& ns, const std::string& compile_key)>;
-  void TellWaiting(OnWaiting on_waiting) { on_waiting_ = std::move(on_waiting); }
+  // Before anything else; it outlives this.
+  void SetWaiting(WaitingPrograms* waiting) { waiting_ = waiting; }
 
   // From memory alone; nullptr: ask `Load`.
   KnownKeyPtr Find(absl::string_view compile_key) { return index_->Find(compile_key); }
@@ -113,7 +111,7 @@ class StoredKeys {
   const Clock* const clock_;
   const Signatures* const signatures_;
   const ReadableNamespaces* const readable_;  // may be null
-  OnWaiting on_waiting_;                      // may be none
+  WaitingPrograms* waiting_ = nullptr;        // likewise
 
   std::atomic<bool> refusals_in_memory_{false};  // one, ever, that the disk did not take
   mutable absl::Mutex mutex_;

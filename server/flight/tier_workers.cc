@@ -8,7 +8,7 @@
 namespace kiln {
 
 TierWorkers::TierWorkers(const v1::Config& config, const std::string& compiler, SharedTier* tier)
-    : config_(config), tier_(tier) {
+    : config_(config) {
   if (tier == nullptr) return;
   list_.emplace(tier->work(), compiler, std::string(Tuner::Policy()));
   const v1::WorkList how = config.tier().work_list();
@@ -20,7 +20,6 @@ absl::Status TierWorkers::StartAsking(Store* store, TuningRecords* records, HitI
   if (!asks_) return absl::OkStatus();
   WorkAsker::Outside outside;
   outside.store = store;
-  outside.tier = tier_;
   outside.list = &*list_;
   outside.records = records;
   outside.forget = [index](const std::string& compile_key) { index->Erase(compile_key); };
@@ -30,11 +29,7 @@ absl::Status TierWorkers::StartAsking(Store* store, TuningRecords* records, HitI
 
 absl::Status TierWorkers::StartServing(MeasuringPool* gpus, Tuner* tuner, TuningRecords* records,
                                        Coordinator* coordinator) {
-  if (asker_ != nullptr) {
-    coordinator->TellWaiting([asker = asker_.get()](const std::string& ns, const std::string& compile_key) {
-      asker->Watch(ns, compile_key);
-    });
-  }
+  coordinator->SetWaiting(asker_.get());
   if (!serves_ || gpus == nullptr) return absl::OkStatus();
   WorkServer::Outside outside;
   for (const v1::TenantConfig& tenant : config_.listen().tenants())

@@ -43,7 +43,6 @@ class TierWorkers {
 
  private:
   const v1::Config config_;
-  SharedTier* const tier_;
   std::optional<WorkList> list_;
   bool asks_ = false;
   bool serves_ = false;

@@ -15,7 +15,7 @@ namespace kiln {
 namespace {
 
 constexpr absl::Duration kFirstPause = absl::Seconds(1);
-constexpr absl::Duration kPauseMax = absl::Seconds(30);
+constexpr absl::Duration kPauseMax = absl::Minutes(1);
 
 EntryId ObjectId(const std::string& digest) { return {EntryKind::kObject, digest}; }
 
@@ -37,11 +37,19 @@ WorkAsker::~WorkAsker() {
   if (thread_.joinable()) thread_.join();
 }
 
-void WorkAsker::Watch(const std::string& ns, const std::string& compile_key) {
+bool WorkAsker::IsOutdated(const std::string& ns, const std::string& compile_key,
+                           const std::string& variant_id) {
   absl::MutexLock lock(&mutex_);
-  if (programs_.size() >= kWaitingProgramsMax) return;
+  if (outdated_.contains(ManifestEntryKey(compile_key, variant_id))) return true;
+  if (programs_.size() >= kWaitingProgramsMax) return false;
   if (programs_.try_emplace(compile_key, Program{ns, MonotonicNow(), kFirstPause}).second)
     changed_.SignalAll();
+  return false;
+}
+
+void WorkAsker::Made(const std::string& compile_key, const std::string& variant_id) {
+  absl::MutexLock lock(&mutex_);
+  outdated_.erase(ManifestEntryKey(compile_key, variant_id));
 }
 
 void WorkAsker::AddTo(v1::TierWorkStatus* status) const {
@@ -103,7 +111,7 @@ absl::StatusOr<bool> WorkAsker::Look(const Due& due) {
   KILN_RETURN_IF_ERROR(AskFor(due.ns, missing, &waiting));
   if (waiting.pending > 0) return false;
   // What could not be measured keeps its default.
-  if (waiting.found > 0) KILN_RETURN_IF_ERROR(TakeOut(due));
+  if (waiting.found > 0) KILN_RETURN_IF_ERROR(Outdate(due));
   return true;
 }
 
@@ -145,9 +153,11 @@ absl::Status WorkAsker::AskFor(const std::string& ns, const std::vector<v1::Tuna
         spdlog::info("nobody is asked to measure a kernel: {}", item.status().ToString());
         continue;
       }
-      KILN_ASSIGN_OR_RETURN(const TierWork::Asked asked, outside_.list->Ask(ns, *item));
-      if (asked == TierWork::Asked::kNow) asked_.fetch_add(1, std::memory_order_relaxed);
-      if (asked == TierWork::Asked::kFull) full_.fetch_add(1, std::memory_order_relaxed);
+      const absl::StatusOr<TierWork::Asked> asked = outside_.list->Ask(ns, *item);
+      if (absl::IsInvalidArgument(asked.status())) continue;  // too large: it keeps its default
+      KILN_RETURN_IF_ERROR(asked.status());
+      if (*asked == TierWork::Asked::kNow) asked_.fetch_add(1, std::memory_order_relaxed);
+      if (*asked == TierWork::Asked::kFull) full_.fetch_add(1, std::memory_order_relaxed);
     }
     ++waiting->pending;
   }
@@ -166,28 +176,25 @@ absl::StatusOr<v1::TuningItem> WorkAsker::ItemFor(const v1::Tunable& tunable, co
   return item;
 }
 
-// From the tier first: what is still there would come back.
-absl::Status WorkAsker::TakeOut(const Due& due) {
+absl::Status WorkAsker::Outdate(const Due& due) {
   KILN_ASSIGN_OR_RETURN(const std::vector<CatalogEntry> variants,
                         outside_.store->catalog().Scan(EntryKind::kManifest, due.compile_key));
-  std::vector<EntryId> gone;
   for (const CatalogEntry& entry : variants) {
     const absl::StatusOr<EntryValue> value = outside_.store->inspection().Get(entry.id);
     v1::SignedManifest signed_manifest;
     v1::Manifest manifest;
-    if (entry.pinned || !value.ok() || !ParseProto(**value, "manifest", &signed_manifest).ok() ||
+    if (!value.ok() || !ParseProto(**value, "manifest", &signed_manifest).ok() ||
         !ParseProto(signed_manifest.manifest(), "manifest", &manifest).ok() ||
         manifest.tuning().waits_for().empty()) {
       continue;
     }
-    KILN_RETURN_IF_ERROR(outside_.tier->RemoveManifest(due.ns, entry.id));
-    gone.push_back(entry.id);
+    absl::MutexLock lock(&mutex_);
+    // Forgotten, they are watched again.
+    if (outdated_.size() >= kOutdatedProgramsMax) outdated_.clear();
+    if (outdated_.insert(entry.id.key).second) remade_.fetch_add(1, std::memory_order_relaxed);
   }
-  if (gone.empty()) return absl::OkStatus();
-  KILN_RETURN_IF_ERROR(outside_.store->artifacts().Delete(gone));
   outside_.forget(due.compile_key);
-  remade_.fetch_add(gone.size(), std::memory_order_relaxed);
-  spdlog::info("program {} is made anew by measurements of other daemons",
+  spdlog::info("program {} is to be made anew by measurements of other daemons",
                ToHex(due.compile_key.substr(0, 6)));
   return absl::OkStatus();
 }

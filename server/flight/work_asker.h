@@ -1,14 +1,14 @@
 // Programs that run by defaults since nobody here could measure for their device (Tuning.waits_for): puts
-// what they wait for on the shared tier's work list, watches for the records, and takes the program out when
-// they are there, here and from the tier, so that the next who asks for it has it made by them.
+// what they wait for on the shared tier's work list, watches for the records, and says that a program is
+// outdated when they are there, so that the next who asks for it has another made by them. The program itself
+// stays: a gang's ranks may have been promised it.
 //
 // It is told of a program whenever one is read from the store, so also after a start, and where it came from
 // another daemon. What it waits for stands in the key's RequestRecord. Nobody waits for it: what it finds out
-// late, or forgets, costs a program its tuning until it is read again. A program that is pinned stays as it
-// is.
+// late, or forgets, costs a program its tuning until it is read again.
 //
-// Threads: thread-safe; a thread of its own asks. Limits: kWaitingProgramsMax programs, each looked at from
-// every second to twice a minute.
+// Threads: thread-safe; a thread of its own asks. Limits: kWaitingProgramsMax programs that wait, each looked
+// at from every second to once a minute, and kOutdatedProgramsMax variants that do no more.
 #pragma once
 
 #include <atomic>
@@ -22,38 +22,41 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "cache/shared/shared_tier.h"
 #include "cache/store.h"
 #include "compiler/support/monotonic_cond_var.h"
 #include "compiler/support/monotonic_time.h"
 #include "kiln/v1/admin.pb.h"
 #include "kiln/v1/record.pb.h"
+#include "server/flight/waiting_programs.h"
 #include "server/tune/tuning_records.h"
 #include "server/tune/work_list.h"
 
 namespace kiln {
 
-inline constexpr size_t kWaitingProgramsMax = 4096;
+inline constexpr size_t kWaitingProgramsMax = 1024;
+inline constexpr size_t kOutdatedProgramsMax = 65'536;
 
-class WorkAsker {
+class WorkAsker final : public WaitingPrograms {
  public:
-  // All outlive the asker. `forget`: what memory knows of a key, whose program went.
+  // All outlive the asker. `forget`: what memory knows of a key, of which a program is outdated.
   struct Outside {
     Store* store;
-    SharedTier* tier;
     WorkList* list;
     TuningRecords* records;
     std::function<void(const std::string& compile_key)> forget;
   };
   // UNAVAILABLE where the system gives no thread.
   static absl::StatusOr<std::unique_ptr<WorkAsker>> Create(Outside outside);
-  ~WorkAsker();
+  ~WorkAsker() override;
 
-  // Returns at once.
-  void Watch(const std::string& ns, const std::string& compile_key) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsOutdated(const std::string& ns, const std::string& compile_key,
+                  const std::string& variant_id) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void Made(const std::string& compile_key, const std::string& variant_id) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void AddTo(v1::TierWorkStatus* status) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -83,7 +86,7 @@ class WorkAsker {
   absl::Status CountFound(const std::string& ns, Waiting* waiting, std::vector<v1::Tunable>* missing);
   absl::Status AskFor(const std::string& ns, const std::vector<v1::Tunable>& missing, Waiting* waiting);
   absl::StatusOr<v1::TuningItem> ItemFor(const v1::Tunable& tunable, const v1::Target& target);
-  absl::Status TakeOut(const Due& due);
+  absl::Status Outdate(const Due& due) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Outside outside_;
   std::atomic<uint64_t> asked_{0};
@@ -92,6 +95,7 @@ class WorkAsker {
   mutable absl::Mutex mutex_;
   MonotonicCondVar changed_;
   absl::flat_hash_map<std::string, Program> programs_ ABSL_GUARDED_BY(mutex_);  // by CompileKey
+  absl::flat_hash_set<std::string> outdated_ ABSL_GUARDED_BY(mutex_);           // by entry of the manifest
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses all of the above
 };

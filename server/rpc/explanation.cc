@@ -157,21 +157,31 @@ absl::Status AddVariants(Store& store, const MissTable::Miss& miss, v1::Explanat
   return absl::OkStatus();
 }
 
-// The kind of a device that a stored program of the key waits for; empty: none does.
-std::string WaitsFor(Store& store, const std::string& compile_key) {
+// Of the stored variants that hold at the sizes of the compile.
+struct Holding {
+  std::string waits_for;  // the kind of a device; empty: none waits
+  bool waits_no_more = false;
+};
+
+Holding HoldingVariants(Store& store, const MissTable::Miss& miss) {
+  Holding holding;
   const absl::StatusOr<std::vector<CatalogEntry>> variants =
-      store.catalog().Scan(EntryKind::kManifest, compile_key);
-  if (!variants.ok()) return "";
+      store.catalog().Scan(EntryKind::kManifest, miss.compile_key);
+  if (!variants.ok()) return holding;
   for (const CatalogEntry& entry : *variants) {
     const absl::StatusOr<EntryValue> value = store.inspection().Get(entry.id);
     v1::SignedManifest signed_manifest;
     v1::Manifest manifest;
-    if (value.ok() && signed_manifest.ParseFromString(**value) &&
-        manifest.ParseFromString(signed_manifest.manifest()) && !manifest.tuning().waits_for().empty()) {
-      return manifest.tuning().waits_for();
+    if (!value.ok() || !signed_manifest.ParseFromString(**value) ||
+        !manifest.ParseFromString(signed_manifest.manifest()) ||
+        !GuardsHold(manifest.guards(), miss.record.hints())) {
+      continue;
     }
+    const std::string& waits_for = manifest.tuning().waits_for();
+    if (waits_for.empty()) holding.waits_no_more = true;
+    if (!waits_for.empty()) holding.waits_for = waits_for;
   }
-  return "";
+  return holding;
 }
 
 // When it was compiled before; 0: not since the daemon started, as far as it remembers.
@@ -188,7 +198,8 @@ int64_t CompiledBefore(const std::vector<MissPtr>& misses, const MissTable::Miss
 absl::Status Decide(Store& store, const std::vector<MissPtr>& misses, const MissTable::Miss& miss,
                     const Nearest& nearest, v1::Explanation* explanation) {
   Describe(miss, explanation);
-  explanation->set_waits_for(WaitsFor(store, miss.compile_key));
+  const Holding holding = HoldingVariants(store, miss);
+  if (!holding.waits_no_more) explanation->set_waits_for(holding.waits_for);
   if (nearest.found) {
     v1::ComparedProgram& program = *explanation->mutable_nearest();
     program.set_compile_key(nearest.compile_key);
@@ -204,7 +215,8 @@ absl::Status Decide(Store& store, const std::vector<MissPtr>& misses, const Miss
   if (miss.variants_known > 0) KILN_RETURN_IF_ERROR(AddVariants(store, miss, explanation));
   if (explanation->variants_size() > 0) {
     explanation->set_why(v1::WHY_SIZES);
-  } else if (const int64_t before = CompiledBefore(misses, miss); before != 0 && miss.variants_known == 0) {
+  } else if (const int64_t before = CompiledBefore(misses, miss);
+             before != 0 && (miss.variants_known == 0 || !holding.waits_for.empty())) {
     explanation->set_why(v1::WHY_GONE);
     explanation->set_compiled_before_unix_seconds(before);
   } else {

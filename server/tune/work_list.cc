@@ -67,7 +67,11 @@ absl::StatusOr<v1::GpuFacts> WorkList::Facts(const std::string& ns, const v1::Ta
   known.until = MonotonicAfter(known.facts.ok() ? kFactsLife : kNoFactsLife);
   absl::MutexLock lock(&mutex_);
   if (known_.size() >= kKnownMax) known_.clear();
-  known_[name] = known;
+  // A tier that is away says nothing new.
+  Known& kept = known_[name];
+  const bool away = !known.facts.ok() && !absl::IsNotFound(known.facts.status());
+  if (away && kept.facts.ok()) known.facts = kept.facts;
+  kept = known;
   return known.facts;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "compiler/support/digest.h"
 #include "gtest/gtest.h"
+#include "tests/fault/gang_members.h"
 #include "tests/fault/kilnctl.h"
 #include "tests/fault/tier_daemons.h"
 
@@ -193,7 +194,9 @@ TEST_F(TierWorkDaemons, PeopleAreToldWhatWaitsAndWhoMeasures) {
   EXPECT_NE(Kilnctl(*asks_, "status").find("1 programs wait for other devices"), std::string::npos);
   const std::unique_ptr<TestDaemon> serves = Serving();
   Remade(*asks_, "products 1");
-  EXPECT_EQ(Kilnctl(*asks_, "show " + key).find("waits for"), std::string::npos);
+  EXPECT_EQ(Kilnctl(*asks_, "why " + key).find("waits for"), std::string::npos);
+  EXPECT_NE(Kilnctl(*asks_, "why " + key).find("measurements that another daemon has made since"),
+            std::string::npos);
   EXPECT_TRUE(Eventually([&] { return WorkOf(*serves).measured() == 1; }));
   EXPECT_NE(Kilnctl(*serves, "status").find("measures for others on sm_90: 1 measured"), std::string::npos);
 }
@@ -222,6 +225,23 @@ TEST_F(TierWorkDaemons, WhatCantBeMeasuredKeepsItsDefaultAndIsAskedForOnce) {
   absl::SleepFor(absl::Seconds(2));
   EXPECT_EQ(WorkOf(*asks_).remade(), 1);
   EXPECT_EQ(WorkOf(*serves).failed(), 1);
+}
+
+// Who comes late is served what the gang was promised; another gang has the better one.
+TEST_F(TierWorkDaemons, AGangGoesOnWithWhatItWasPromised) {
+  const Served promised = Ask(*ClientOf(*asks_), "products 1", 0, GangOf("a"));
+  ASSERT_TRUE(promised.status.ok()) << promised.status;
+  const std::unique_ptr<TestDaemon> serves = Serving();
+  ASSERT_TRUE(Eventually([&] { return WorkOf(*asks_).remade() == 1; }, absl::Seconds(60)));
+  const Served late = Ask(*ClientOf(*asks_), "products 1", 0, GangOf("a"));
+  EXPECT_EQ(late.variant, promised.variant) << late.status;
+  const Served other = Ask(*ClientOf(*asks_), "products 1", 0, GangOf("b"));
+  EXPECT_TRUE(other.status.ok()) << other.status;
+  EXPECT_NE(other.variant, promised.variant);
+  // Also at another daemon, and when the better one is there.
+  EXPECT_EQ(Ask(*ClientOf(*serves), "products 1", 0, GangOf("a")).variant, promised.variant);
+  EXPECT_EQ(Ask(*ClientOf(*serves), "products 1", 0, GangOf("b")).variant, other.variant);
+  EXPECT_EQ(Ask(*ClientOf(*asks_), "products 1", 0).variant, other.variant);
 }
 
 // After a start it goes on waiting, by what the store says of the program that is asked for.
