@@ -181,6 +181,9 @@ void FlightTable::Looked(FlightId id, KnownKeyPtr known, Where where) {
   if (flight == nullptr || flight->state != State::kLooking) return;
   flight->request->variants_known = known->variants.size();
   AnswerFromKnown(*flight, *known);
+  const bool outdated =
+      std::any_of(known->variants.begin(), known->variants.end(), [](const auto& v) { return v.outdated; });
+  flight->known = outdated ? known : nullptr;
   if (flight->waiters.empty()) {
     Erase(*flight);
   } else if (absl::Status refusal = RefusalOf(*known, clock_->WallNow()); !refusal.ok()) {
@@ -211,13 +214,13 @@ void FlightTable::BeginCompile(Flight& flight) {
 
 // Those whom the store has something for, and ends their calls. What it has is said now and never later:
 // it may be evicted at any time.
-void FlightTable::AnswerFromKnown(Flight& flight, const KnownKey& known) {
+void FlightTable::AnswerFromKnown(Flight& flight, const KnownKey& known, Outdated outdated) {
   absl::flat_hash_map<const KnownVariant*, FlightEventPtr> events;
   const std::vector<CallId> waiters(flight.waiters.begin(), flight.waiters.end());
   for (const CallId waiter : waiters) {
     Waiting& waiting = calls_.at(waiter);
     waiting.looked = true;
-    const KnownVariant* variant = ChooseVariant(known, waiting.call.hints);
+    const KnownVariant* variant = ChooseVariant(known, waiting.call.hints, outdated);
     if (variant == nullptr) continue;
     FlightEventPtr& done = events[variant];
     if (done == nullptr) done = KnownEvent(*variant);
@@ -227,6 +230,12 @@ void FlightTable::AnswerFromKnown(Flight& flight, const KnownKey& known) {
     }
     EndCall(waiter, absl::OkStatus());
   }
+}
+
+// It makes no other.
+void FlightTable::AnswerFromOutdated(Flight& flight) {
+  const KnownKeyPtr known = std::move(flight.known);
+  if (known != nullptr) AnswerFromKnown(flight, *known, Outdated::kTake);
 }
 
 // ---- The upload ------------------------------------------------------------------------------
@@ -748,6 +757,7 @@ void FlightTable::EndCall(CallId id, const absl::Status& status) {
 }
 
 void FlightTable::EndAll(Flight& flight, const absl::Status& status) {
+  AnswerFromOutdated(flight);
   const std::vector<CallId> waiters(flight.waiters.begin(), flight.waiters.end());
   for (const CallId waiter : waiters) EndCall(waiter, status);
   EndOfAll(flight);
@@ -775,6 +785,7 @@ void FlightTable::EndFailed(Flight& flight, const absl::Status& status) {
     EndAll(flight, status);
     return;
   }
+  AnswerFromOutdated(flight);
   const FlightEventPtr failed = FailedEvent(status);
   for (const CallId waiter : flight.waiters) calls_.at(waiter).call.subscriber->Event(failed);
   EndAll(flight, absl::OkStatus());

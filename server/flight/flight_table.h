@@ -38,6 +38,9 @@
 //
 // A daemon that is drained by hand refuses in the same place with UNAVAILABLE, until that is undone.
 //
+// A flight for want of a variant that is not outdated (known_key.h) ends with that one where it makes no
+// other: nobody is refused what he would have been served before.
+//
 // A caller gets events, and at the very last one End. Its status is about the call: RESOURCE_EXHAUSTED (no
 // place), UNAVAILABLE (stopping), DEADLINE_EXCEEDED, NOT_FOUND (attach), what its upload said; what became of
 // the compile is in the events. `durable` is said of what the store has taken.
@@ -272,6 +275,7 @@ class FlightTable {
     CallId leader = 0;                       // for whom it compiles, where that caller is still here
     Caller::Class work_class = Caller::Class::kBackground;
     std::shared_ptr<const Artifact> artifact;
+    KnownKeyPtr known;  // of the store, where it has what is outdated
     FlightEventPtr done;
     bool place = false;
     uint64_t held_bytes = 0;  // with a place, beside its request's
@@ -333,7 +337,8 @@ class FlightTable {
   void EndOverdue(Flight& flight);
   void Settle(Flight& flight);
   void Made(Flight& flight, std::shared_ptr<const Artifact> artifact, uint32_t workers_lost);
-  void AnswerFromKnown(Flight& flight, const KnownKey& known);
+  void AnswerFromKnown(Flight& flight, const KnownKey& known, Outdated outdated = Outdated::kSkip);
+  void AnswerFromOutdated(Flight& flight);
   void AnswerFromArtifact(Flight& flight, CallId id);
   void EndFlight(Flight& flight, const std::vector<CallId>& unserved);
   void Leave(Flight& flight);

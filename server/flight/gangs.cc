@@ -22,9 +22,9 @@ TierVerdicts::Name TierNameOf(const GangName& name) { return {name.ns, name.gang
 
 }  // namespace
 
-GangProposal ProposalOf(const KnownKey& known, const v1::Hints& hints, absl::Time now) {
+GangProposal ProposalOf(const KnownKey& known, const v1::Hints& hints, absl::Time now, Outdated outdated) {
   GangProposal proposal;
-  if (const KnownVariant* variant = ChooseVariant(known, hints); variant != nullptr) {
+  if (const KnownVariant* variant = ChooseVariant(known, hints, outdated); variant != nullptr) {
     proposal.variant_id = variant->variant_id;
     proposal.guards = variant->guards;
   } else {

@@ -41,7 +41,8 @@ inline constexpr absl::Duration kVerdictPatience = absl::Seconds(1);
 inline constexpr absl::Duration kKeepEvery = absl::Seconds(2);
 
 // What is known of a key for one member.
-GangProposal ProposalOf(const KnownKey& known, const v1::Hints& hints, absl::Time now);
+GangProposal ProposalOf(const KnownKey& known, const v1::Hints& hints, absl::Time now,
+                        Outdated outdated = Outdated::kSkip);
 
 class Gangs final : public GangDecider {
  public:

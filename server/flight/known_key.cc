@@ -6,11 +6,15 @@
 
 namespace kiln {
 
-const KnownVariant* ChooseVariant(const KnownKey& known, const v1::Hints& hints) {
+const KnownVariant* ChooseVariant(const KnownKey& known, const v1::Hints& hints, Outdated outdated) {
+  const KnownVariant* taken = nullptr;
   for (const KnownVariant& variant : known.variants) {
-    if (!variant.outdated && GuardsHold(variant.guards, hints)) return &variant;
+    if (variant.outdated && (outdated == Outdated::kSkip || taken != nullptr)) continue;
+    if (!GuardsHold(variant.guards, hints)) continue;
+    if (!variant.outdated) return &variant;
+    taken = &variant;
   }
-  return nullptr;
+  return taken;
 }
 
 absl::Status RefusalOf(const KnownKey& known, absl::Time now) {

@@ -26,8 +26,8 @@ struct KnownVariant {
   std::shared_ptr<const std::string> reply;
   uint32_t rebuild_ms = 0;  // what making it took; 0: not known
   bool durable = false;     // on disk; what memory alone holds is answered, and not acknowledged
-  // It lacks measurements that other daemons are to make. Outdated: they have been made, and whoever has not
-  // been promised this variant gets another.
+  // It lacks measurements that other daemons are to make. Outdated: they have been made, and who has not been
+  // promised this variant has another made.
   bool waits = false;
   bool outdated = false;
   int measurements = 0;  // of one that waits
@@ -43,8 +43,11 @@ struct KnownKey {
 // Shared by the index, the flight of the key and replies in flight.
 using KnownKeyPtr = std::shared_ptr<const KnownKey>;
 
-// The variant for a call of these sizes; nullptr where none fits. Points into `known`.
-const KnownVariant* ChooseVariant(const KnownKey& known, const v1::Hints& hints);
+// The variant for a call of these sizes; nullptr where none fits. Points into `known`. `kTake`: one that is
+// outdated, where no other fits, for whom nobody makes another.
+enum class Outdated { kSkip, kTake };
+const KnownVariant* ChooseVariant(const KnownKey& known, const v1::Hints& hints,
+                                  Outdated outdated = Outdated::kSkip);
 
 // What a call that no variant fits is told; OK: nothing, compile.
 absl::Status RefusalOf(const KnownKey& known, absl::Time now);

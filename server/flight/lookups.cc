@@ -65,13 +65,14 @@ std::shared_ptr<const std::string> Lookups::Find(const Question& question) {
   for (const std::string& key : keys) {
     const KnownKeyPtr known = parts_.keys->Find(key);
     all_known &= known != nullptr;
-    const KnownVariant* variant = known == nullptr ? nullptr : ChooseVariant(*known, question.hints);
+    const KnownVariant* variant =
+        known == nullptr ? nullptr : ChooseVariant(*known, question.hints, question.outdated());
     if (variant != nullptr) return CountedHit(*variant, caller);
   }
   if (all_known && !caller.forwarded) {
     // Only once the tenant's own namespace is known to have none.
     const std::optional<KnownVariant> other =
-        parts_.keys->FindReadable(caller.tenant, question.request_key, question.hints);
+        parts_.keys->FindReadable(caller.tenant, question.request_key, question.hints, question.outdated());
     return other.has_value() ? CountedHit(*other, caller) : nullptr;
   }
   // What another daemon may have, or a flight brings, is asked for by `Lookup`.
@@ -119,14 +120,13 @@ void Lookups::LookupHere(const Question& question, const Answer& answer) {
   KnownKeyPtr known;
   if (!question.gang.id().empty()) {
     known = parts_.keys->LoadFor(caller.tenant, compile_key, question.request_key, caller.forwarded);
-    AnswerGang({caller.tenant, question.gang.id(), compile_key, ""}, std::move(known), question.hints, caller,
-               answer);
+    AnswerGang({caller.tenant, question.gang.id(), compile_key, ""}, std::move(known), question, answer);
     return;
   }
   for (const std::string& key : keys) {
     known = parts_.keys->LoadFor(caller.tenant, key, question.request_key,
                                  caller.forwarded || key != compile_key);
-    const KnownVariant* variant = ChooseVariant(*known, question.hints);
+    const KnownVariant* variant = ChooseVariant(*known, question.hints, question.outdated());
     if (variant == nullptr) continue;
     AnswerHit(*variant, compile_key, caller, answer);
     return;
@@ -161,10 +161,12 @@ void Lookups::AnswerMiss(const std::string& compile_key, const std::string& slot
   });
 }
 
-void Lookups::AnswerGang(const GangName& name, KnownKeyPtr known, const v1::Hints& hints,
-                         const Caller& caller, const Answer& answer) {
-  parts_.gangs->Decide(name, hints, ProposalOf(*known, hints, parts_.clock->WallNow()),
-                       [this, name, caller, answer, known](const GangAnswer& decided) {
+void Lookups::AnswerGang(const GangName& name, KnownKeyPtr known, const Question& question,
+                         const Answer& answer) {
+  const GangProposal proposal =
+      ProposalOf(*known, question.hints, parts_.clock->WallNow(), question.outdated());
+  parts_.gangs->Decide(name, question.hints, proposal,
+                       [this, name, caller = question.caller, answer, known](const GangAnswer& decided) {
                          const KnownVariant* variant = decided.kind == GangAnswer::Kind::kVariant
                                                            ? VariantById(*known, decided.variant_id)
                                                            : nullptr;

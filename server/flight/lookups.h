@@ -57,6 +57,9 @@ class Lookups {
     Caller caller;
     v1::Gang gang;                  // the caller's; without an id: it is in none
     std::vector<std::string> hops;  // daemons that it has passed
+    bool may_compile = true;        // by the caller's role; else what is outdated is a hit
+
+    Outdated outdated() const { return may_compile ? Outdated::kSkip : Outdated::kTake; }
   };
   // The reply, serialized; nullptr: ask Lookup.
   std::shared_ptr<const std::string> Find(const Question& question);
@@ -80,8 +83,7 @@ class Lookups {
   // `slot`: of the flight that its caller would join.
   void AnswerMiss(const std::string& compile_key, const std::string& slot, const Caller& caller,
                   const Answer& answer);
-  void AnswerGang(const GangName& name, KnownKeyPtr known, const v1::Hints& hints, const Caller& caller,
-                  const Answer& answer);
+  void AnswerGang(const GangName& name, KnownKeyPtr known, const Question& question, const Answer& answer);
   void AnswerGangByUpstream(Question question, Answer answer);
 
   const Parts parts_;

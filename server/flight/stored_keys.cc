@@ -64,12 +64,13 @@ KnownKeyPtr StoredKeys::LoadReadable(const std::string& ns, const std::string& c
 }
 
 std::optional<KnownVariant> StoredKeys::FindReadable(const std::string& ns, const std::string& request_key,
-                                                     const v1::Hints& hints) {
+                                                     const v1::Hints& hints, Outdated outdated) {
   if (readable_ == nullptr) return std::nullopt;
   for (const std::string& other : readable_->Of(ns)) {
     const KnownKeyPtr known = index_->Find(readable_->KeyOf(other, request_key));
     if (known == nullptr) return std::nullopt;
-    if (const KnownVariant* variant = ChooseVariant(*known, hints); variant != nullptr) return *variant;
+    if (const KnownVariant* variant = ChooseVariant(*known, hints, outdated); variant != nullptr)
+      return *variant;
   }
   return std::nullopt;
 }
@@ -105,6 +106,10 @@ KnownKeyPtr StoredKeys::Read(const std::string& ns, const std::string& compile_k
   }
   SortVariants(known.get());
   ReadRefusal(ns, compile_key, known.get());
+  // What is not compiled any more goes on as it is.
+  if (!RefusalOf(*known, clock_->WallNow()).ok()) {
+    for (KnownVariant& variant : known->variants) variant.outdated = false;
+  }
   return known;
 }
 

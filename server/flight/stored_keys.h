@@ -66,7 +66,7 @@ class StoredKeys {
   // From memory alone: a variant for these sizes from the namespaces that `ns` reads besides; none where
   // memory does not know of one that comes before.
   std::optional<KnownVariant> FindReadable(const std::string& ns, const std::string& request_key,
-                                           const v1::Hints& hints);
+                                           const v1::Hints& hints, Outdated outdated = Outdated::kSkip);
   // Counts an answer from it. In memory.
   void RecordUse(const KnownVariant& variant) { store_->catalog().RecordUse(variant.entry); }
 

@@ -84,6 +84,7 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
   question.request_key = std::move(*request.mutable_request_key());
   question.hints = std::move(*request.mutable_hints());
   question.gang = GangOf(request.gang());
+  question.may_compile = (*who)->roles.Meets(RuleOf(Rpc::kCompile).allowed);
   if (auto hit = coordinator_->lookups().Find(question); hit != nullptr) {
     CallScope scope(stats_);
     *reply = SharedBytes(*hit, hit);

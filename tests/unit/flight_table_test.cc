@@ -21,12 +21,29 @@ struct StillClock final : public Clock {
 };
 
 struct Listener final : public Subscriber {
-  void Event(const FlightEventPtr&) override {}
+  void Event(const FlightEventPtr& event) override {
+    if (event->message().has_done()) served = true;
+    if (event->message().has_failed()) failed = true;
+  }
   void Graph(Upload wanted) override { asked = asked || wanted == Upload::kNow; }
   void End(const absl::Status& status) override { ended = status; }
   bool asked = false;
+  bool served = false;
+  bool failed = false;
   std::optional<absl::Status> ended;
 };
+
+// A key with one variant, which is not outdated, or is.
+KnownKeyPtr KnownOf(bool outdated) {
+  auto known = std::make_shared<KnownKey>();
+  KnownVariant& variant = known->variants.emplace_back();
+  v1::SignedManifest manifest;
+  manifest.set_manifest(v1::Manifest().SerializeAsString());
+  variant.reply = std::make_shared<const std::string>(HitReply(manifest));
+  variant.durable = true;
+  variant.outdated = outdated;
+  return known;
+}
 
 struct Whose {
   std::string tenant = "red";
@@ -78,7 +95,7 @@ class FlightTableTest : public ::testing::Test, public Workers, public FlightSto
     FindNothing();  // for who joined later than the first look
   }
   void FindNothing() {
-    if (looked_ != 0) table_->Looked(std::exchange(looked_, 0), std::make_shared<const KnownKey>());
+    if (looked_ != 0) table_->Looked(std::exchange(looked_, 0), found_);
   }
 
   // A compile that is its plan's alone.
@@ -113,7 +130,8 @@ class FlightTableTest : public ::testing::Test, public Workers, public FlightSto
 
   StillClock clock_;
   FlightId looked_ = 0;
-  TaskId task_ = 0;  // the last that was started, and its flight
+  KnownKeyPtr found_ = std::make_shared<const KnownKey>();  // by each look
+  TaskId task_ = 0;                                         // the last that was started, and its flight
   FlightId running_ = 0;
   TaskQueue::Kind kind_ = TaskQueue::Kind::kTune;
   int jobs_ = 0;
@@ -319,6 +337,72 @@ TEST_F(FlightTableTest, ADrainedOneTakesNothingNewAndKeepsWhatItHas) {
   const auto after = Compile(4, "b", 10);
   EXPECT_TRUE(after->asked) << "the control";
   EXPECT_EQ(table_->Tenants().at("red").waiting, 1u);
+}
+
+// ---- What is outdated ------------------------------------------------------------------------
+
+TEST(ChooseVariant, WhatIsOutdatedIsTakenWhereNothingElseFitsAndNobodyMakesAnother) {
+  KnownKey known = *KnownOf(/*outdated=*/true);
+  EXPECT_EQ(ChooseVariant(known, {}), nullptr);
+  EXPECT_EQ(ChooseVariant(known, {}, Outdated::kTake), &known.variants[0]);
+  known.variants.push_back(KnownOf(/*outdated=*/true)->variants[0]);
+  EXPECT_EQ(ChooseVariant(known, {}, Outdated::kTake), &known.variants[0]);
+  known.variants.push_back(KnownOf(/*outdated=*/false)->variants[0]);
+  EXPECT_EQ(ChooseVariant(known, {}), &known.variants[2]);
+  EXPECT_EQ(ChooseVariant(known, {}, Outdated::kTake), &known.variants[2]);
+}
+
+TEST_F(FlightTableTest, WhatIsNotOutdatedIsServedAtOnce) {
+  found_ = KnownOf(/*outdated=*/false);
+  const auto caller = Compile(1, "a", 10);
+  EXPECT_TRUE(caller->served);
+  EXPECT_FALSE(caller->asked);
+}
+
+TEST_F(FlightTableTest, ForWhatIsOutdatedAnotherIsMade) {
+  found_ = KnownOf(/*outdated=*/true);
+  const auto caller = Compile(1, "a", 10);
+  EXPECT_FALSE(caller->served);
+  EXPECT_TRUE(caller->asked);
+}
+
+TEST_F(FlightTableTest, WhatIsOutdatedIsServedWhereNothingIsBegun) {
+  table_->SetDrained(true);
+  const auto refused = Compile(1, "a", 10);
+  EXPECT_FALSE(refused->served) << "the control";
+  found_ = KnownOf(/*outdated=*/true);
+  const auto drained = Compile(2, "b", 10);
+  EXPECT_TRUE(drained->served);
+  EXPECT_TRUE(drained->ended->ok()) << *drained->ended;
+  table_->SetDrained(false);
+  found_ = std::make_shared<const KnownKey>();
+  Compile(3, "c", 10);
+  Upload(3, 10);
+  CompileIn(501);  // the quota of the hour
+  EXPECT_FALSE(Compile(4, "d", 10)->served) << "the control";
+  found_ = KnownOf(/*outdated=*/true);
+  EXPECT_TRUE(Compile(5, "e", 10)->served);
+}
+
+TEST_F(FlightTableTest, WhatIsOutdatedIsServedWhereTheCompileFails) {
+  for (const absl::Status& why : {absl::InternalError("crashed"), absl::CancelledError("stopped"),
+                                  absl::UnimplementedError("refused for good")}) {
+    for (const bool outdated : {true, false}) {
+      found_ = std::make_shared<const KnownKey>();
+      if (outdated) found_ = KnownOf(true);
+      const CallId call = running_ + 1000;
+      const auto caller = Compile(call, absl::StrCat("key ", call), 10);
+      Upload(call, 10);
+      const FlightId flight = running_;
+      table_->Ended(task_, 1, /*typical=*/true);
+      FlightNext next;
+      next.outcome = why;
+      table_->Advanced(flight, next);
+      ASSERT_TRUE(caller->ended.has_value());
+      EXPECT_EQ(caller->served, outdated) << why;
+      EXPECT_EQ(caller->failed || !caller->ended->ok(), !outdated) << why;
+    }
+  }
 }
 
 // With other daemons beside this one.

@@ -886,6 +886,55 @@ TEST_F(Scratch, AVariantWithoutItsObjectsIsNoHit) {
   EXPECT_EQ(keys.Load("", whole->compile_key)->variants.size(), 1u);
 }
 
+// What waits goes last; outdated it is passed over, unless the key is refused by now. One that is made again is
+// what there is.
+TEST_F(Scratch, AVariantThatWaitsIsServedWhileNoOtherCanBe) {
+  struct : public WaitingPrograms {
+    bool IsOutdated(const std::string&, const std::string&, const std::string&) override { return outdated; }
+    void Made(const std::string&, const std::string&) override { ++made; }
+    bool outdated = false;
+    int made = 0;
+  } waiting;
+  v1::StoreConfig config;
+  config.set_directory(directory_ + "/store");
+  auto store = NewStore(config);
+  ASSERT_TRUE(store.ok()) << store.status();
+  HitIndex index(1 << 20);
+  SystemClock clock;
+  StoredKeys keys(store->get(), /*tier=*/nullptr, &index, &clock, &TestSignatures());
+  keys.SetWaiting(&waiting);
+  const auto put = [&](const std::string& waits_for) {
+    v1::Tuning tuning;
+    tuning.set_waits_for(waits_for);
+    ArtifactIngredients ingredients;
+    ingredients.signatures = &TestSignatures();
+    ingredients.compile_key = Sha256("graph");
+    ingredients.tuning = &tuning;
+    const auto artifact = std::make_shared<const Artifact>(AssembleArtifact(ingredients, v1::PlanReply()));
+    keys.Announce(artifact);
+    EXPECT_TRUE(keys.Put(artifact).ok());
+    return artifact->variant_id;
+  };
+  const auto served = [&] {
+    index.Clear();
+    const KnownKeyPtr known = keys.Load("", Sha256("graph"));
+    const KnownVariant* const variant = ChooseVariant(*known, {});
+    return variant == nullptr ? "" : variant->variant_id;
+  };
+  const std::string waits = put("sm_90");
+  EXPECT_EQ(waiting.made, 1);
+  EXPECT_EQ(served(), waits);
+  waiting.outdated = true;
+  EXPECT_EQ(served(), "");
+  FlightRequest request;
+  request.compile_key = Sha256("graph");
+  keys.PutRefusal(request, "compiler", absl::UnimplementedError("it crashes"), /*quarantine=*/true);
+  EXPECT_EQ(served(), waits);
+  waiting.outdated = false;
+  const std::string made = put("");
+  EXPECT_EQ(served(), made);
+}
+
 // Who guesses another namespace's variant takes nothing from its owner. The control: one that has gone is
 // forgotten.
 TEST_F(Scratch, AGuessLeavesTheOwnersHits) {
