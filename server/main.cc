@@ -13,6 +13,7 @@
 #include <map>
 
 #include "CLI/CLI.hpp"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cache/chain/old_stores.h"
@@ -311,6 +312,8 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Coordinator> coordinator,
                         Coordinator::Create(config, &signatures, store.get(), tier.get(), upstream.get(),
                                             &index, pool.get(), &tuner, &stats));
+  // Whatever happens below: what measures uses the coordinator.
+  const absl::Cleanup stop_tier_workers = [&tier_workers] { tier_workers.Stop(); };
   KILN_RETURN_IF_ERROR(tier_workers.StartServing(gpus.get(), &tuner, &tuning_records, coordinator.get()));
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<ThreadExecutor> people, ThreadExecutor::Create(kPeopleThreads));
   SpoolBudget spools(config.store().budget_bytes() != 0 ? config.store().budget_bytes()
@@ -379,7 +382,7 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
     } while (stats.calls_running > 0 || coordinator->load().flights > 0);
   }
   draining = true;
-  tier_workers.StopServing();
+  tier_workers.Stop();
   if (!coordinator->Drain(absl::Seconds(config.drain_seconds())))
     spdlog::warn("jobs still run at the end of the drain; they are cancelled");
   server->Shutdown(absl::Now() + kLastWordsGrace);

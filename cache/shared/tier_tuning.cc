@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<TierTuning::Record>> TierTuning::Agree(const std::str
     if (read.ok()) read = ErrorOf(replies[kRepliesOfEach * i + 2]);
     if (!read.ok()) {
       failed = read;
-      stand.push_back({own[i].key, own[i].value, false});
+      stand.push_back({own[i].key, own[i].value});
       continue;
     }
     ++answered;
@@ -112,11 +112,12 @@ std::string TierTuning::Barred(const std::string& ns, const std::string& key,
 // Without a value where none is there that counts.
 TierTuning::Record TierTuning::Standing(const std::string& ns, const std::string& key,
                                         const redisReply& reply, absl::string_view barred) const {
-  Record record{key, nullptr, false};
+  Record record{key, nullptr};
   if (reply.type != REDIS_REPLY_STRING || IsBarred(barred, RedisString(reply))) return record;
   absl::StatusOr<std::string> value = tier_.open(ns, RecordId(key), RedisString(reply));
   if (value.ok()) {
     record.value = MakeEntryValue(*std::move(value));
+    record.shared = true;
   } else {
     tier_.refuse(TierName(ns, key, "t"), RedisString(reply));
   }

@@ -45,6 +45,7 @@ class TierTuning {
     std::string key;
     EntryValue value;     // null: none
     bool barred = false;  // `value` is, and stands no more
+    bool shared = false;  // the tier has said that it stands there
   };
   // `own`: what the daemon has of each key. In the same order, what stands from now on: the cluster's, or the
   // daemon's own, which is the cluster's then, or none. A key that the tier does not answer for stays as it

@@ -1,7 +1,9 @@
 #include "cache/shared/tier_work.h"
 
 #include <hiredis/hiredis.h>
+#include <openssl/rand.h>
 
+#include <array>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -16,16 +18,24 @@ namespace {
 
 constexpr absl::Duration kCommandLimit = absl::Seconds(1);
 
-// What was asked for is there or was, as long as its state says so.
+// What was asked for is there or was, as long as its state says so; what is older than that goes first. The
+// server's clock is in the ids of the stream.
 constexpr char kAsk[] = R"(
-if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
-if redis.call('XLEN', KEYS[1]) >= tonumber(ARGV[3]) then return -1 end
+local state = redis.call('GET', KEYS[2])
+local anew = state and string.sub(state, 1, 8) == 'refused:' and state ~= ARGV[5]
+if state and not anew then return 0 end
+local id = redis.call('XADD', KEYS[1], '*', 's', ARGV[1], 'i', ARGV[2])
+local oldest = tonumber(string.match(id, '^%d+')) - 1000 * ARGV[4] + 1
+redis.call('XTRIM', KEYS[1], 'MINID', string.format('%.0f', oldest))
+if redis.call('XLEN', KEYS[1]) > tonumber(ARGV[3]) then
+  redis.call('XDEL', KEYS[1], id)
+  return -1
+end
 redis.call('SET', KEYS[2], 'asked', 'EX', ARGV[4])
-redis.call('XADD', KEYS[1], '*', 's', ARGV[1], 'i', ARGV[2])
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 return 1)";
 // An owner that is silent has died, or is about to be late. An item that was taken out meanwhile is owed by
-// nobody.
+// nobody, and a process that has been silent for long is none.
 constexpr char kClaim[] = R"(
 if redis.call('EXISTS', KEYS[1]) == 0 then return false end
 redis.pcall('XGROUP', 'CREATE', KEYS[1], 'kiln', '0')
@@ -38,24 +48,31 @@ if old then
 end
 local new = redis.call('XREADGROUP', 'GROUP', 'kiln', ARGV[1], 'COUNT', 1, 'STREAMS', KEYS[1], '>')
 if not new or not new[1] then return false end
+for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], 'kiln')) do
+  if consumer[4] == 0 and consumer[6] > tonumber(ARGV[3]) then
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], 'kiln', consumer[2])
+  end
+end
 return {0, new[1][2][1][1], new[1][2][1][2]})";
-constexpr char kRenew[] = R"(
+// Before what an owner does: 0 where it is none.
+constexpr absl::string_view kOwner = R"(
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
-local mine = redis.call('XPENDING', KEYS[1], 'kiln', ARGV[2], ARGV[2], 1, ARGV[1])
-if #mine == 0 then return 0 end
+redis.pcall('XGROUP', 'CREATE', KEYS[1], 'kiln', '0')
+if #redis.call('XPENDING', KEYS[1], 'kiln', ARGV[2], ARGV[2], 1, ARGV[1]) == 0 then return 0 end)";
+constexpr absl::string_view kRenew = R"(
 redis.call('XCLAIM', KEYS[1], 'kiln', ARGV[1], 0, ARGV[2], 'JUSTID')
 return 1)";
-constexpr char kGiveBack[] = R"(
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
-local mine = redis.call('XPENDING', KEYS[1], 'kiln', ARGV[2], ARGV[2], 1, ARGV[1])
-if #mine == 0 then return 0 end
+constexpr absl::string_view kGiveBack = R"(
 redis.call('XCLAIM', KEYS[1], 'kiln', ARGV[1], 0, ARGV[2], 'IDLE', 86400000, 'RETRYCOUNT', 0, 'JUSTID')
 return 1)";
-constexpr char kEnd[] = R"(
-redis.call('XACK', KEYS[1], 'kiln', ARGV[1])
-redis.call('XDEL', KEYS[1], ARGV[1])
-if ARGV[2] == '' then return redis.call('DEL', KEYS[2]) end
-redis.call('SET', KEYS[2], 'tried', 'EX', ARGV[2])
+constexpr absl::string_view kEnd = R"(
+redis.call('XACK', KEYS[1], 'kiln', ARGV[2])
+redis.call('XDEL', KEYS[1], ARGV[2])
+if ARGV[3] == '' then
+  redis.call('DEL', KEYS[2])
+else
+  redis.call('SET', KEYS[2], ARGV[3], 'EX', ARGV[4])
+end
 return 1)";
 // Puts a device where there is none, or another than was read; says which stands then.
 constexpr char kTell[] = R"(
@@ -78,7 +95,26 @@ EntryId ItemId(const TierWork::List& list, const std::string& subject) {
 
 EntryId DeviceId(const TierWork::List& list) { return {EntryKind::kMeta, absl::StrCat("device", list.kind)}; }
 
+std::string RefusedBy(absl::string_view key_id) { return absl::StrCat("refused:", key_id); }
+
+// Daemons of one key are two all the same.
+std::string NewConsumer(absl::string_view key_id) {
+  std::array<char, 8> token;
+  RAND_bytes(reinterpret_cast<unsigned char*>(token.data()), token.size());
+  return absl::StrCat(key_id, "/", ToHex(absl::string_view(token.data(), token.size())));
+}
+
+// As an item says, whether it is true or not.
+std::string SignerOf(absl::string_view sealed) {
+  const absl::StatusOr<v1::SignedEnvelope> envelope = OpenEnvelope(sealed);
+  return envelope.ok() && envelope->key_id().size() == 2 * kDigestBytes ? envelope->key_id() : "";
+}
+
 std::string Seconds(absl::Duration duration) { return absl::StrCat(absl::ToInt64Seconds(duration)); }
+
+std::string Milliseconds(absl::Duration duration) {
+  return absl::StrCat(absl::ToInt64Milliseconds(duration));
+}
 
 // A field of an item, which is a list of names and values.
 absl::string_view Field(const redisReply& fields, absl::string_view name) {
@@ -90,6 +126,12 @@ absl::string_view Field(const redisReply& fields, absl::string_view name) {
 }
 
 }  // namespace
+
+TierWork::TierWork(Tier tier, const Signatures* signatures, absl::Duration lookup_limit)
+    : tier_(std::move(tier)),
+      signatures_(signatures),
+      lookup_limit_(lookup_limit),
+      consumer_(NewConsumer(signatures->key_id())) {}
 
 absl::StatusOr<RedisReplyPtr> TierWork::Run(RedisCommand command) const {
   KILN_ASSIGN_OR_RETURN(std::vector<RedisReplyPtr> replies,
@@ -108,9 +150,10 @@ absl::StatusOr<TierWork::Asked> TierWork::Ask(const List& list, const std::strin
     return absl::InvalidArgumentError(
         absl::StrCat("an item of ", sealed.size(), " bytes; the work list takes ", kTierWorkItemBytesMax));
   }
-  KILN_ASSIGN_OR_RETURN(const RedisReplyPtr reply,
-                        Run({"EVAL", kAsk, "2", NameOf(list, "w"), StateName(list, subject), subject, sealed,
-                             absl::StrCat(kTierWorkItemsMax), Seconds(kTierWorkLife)}));
+  KILN_ASSIGN_OR_RETURN(
+      const RedisReplyPtr reply,
+      Run({"EVAL", kAsk, "2", NameOf(list, "w"), StateName(list, subject), subject, sealed,
+           absl::StrCat(kTierWorkItemsMax), Seconds(kTierWorkLife), RefusedBy(signatures_->key_id())}));
   return reply->integer > 0 ? Asked::kNow : reply->integer < 0 ? Asked::kFull : Asked::kBefore;
 }
 
@@ -125,7 +168,8 @@ absl::StatusOr<std::vector<TierWork::State>> TierWork::StatesOf(
   for (const RedisReplyPtr& reply : replies) {
     KILN_RETURN_IF_ERROR(RedisError(*reply));
     const absl::string_view word = RedisString(*reply);
-    states.push_back(word == "tried" ? State::kTried : word == "asked" ? State::kAsked : State::kUnknown);
+    const bool tried = word == "tried" || word == RefusedBy(signatures_->key_id());
+    states.push_back(tried ? State::kTried : word == "asked" ? State::kAsked : State::kUnknown);
   }
   return states;
 }
@@ -157,11 +201,10 @@ absl::StatusOr<std::string> TierWork::TellDevice(const List& list, const std::st
   return tier_.open(list.ns, DeviceId(list), RedisString(*first));
 }
 
-absl::StatusOr<std::optional<TierWork::Claimed>> TierWork::Claim(const List& list,
-                                                                 absl::Duration idle) const {
-  KILN_ASSIGN_OR_RETURN(const RedisReplyPtr reply,
-                        Run({"EVAL", kClaim, "1", NameOf(list, "w"), signatures_->key_id(),
-                             absl::StrCat(absl::ToInt64Milliseconds(idle))}));
+absl::StatusOr<std::optional<TierWork::Claimed>> TierWork::Claim(const List& list, absl::Duration idle,
+                                                                 absl::Duration consumer_life) const {
+  KILN_ASSIGN_OR_RETURN(const RedisReplyPtr reply, Run({"EVAL", kClaim, "1", NameOf(list, "w"), consumer_,
+                                                        Milliseconds(idle), Milliseconds(consumer_life)}));
   if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3) return std::nullopt;
   Claimed claimed;
   claimed.tries = static_cast<uint64_t>(reply->element[0]->integer);
@@ -173,25 +216,37 @@ absl::StatusOr<std::optional<TierWork::Claimed>> TierWork::Claim(const List& lis
   } else if (sealed.size() > kTierWorkItemBytesMax) {
     claimed.item = absl::DataLossError("an item that is too large");
   } else {
+    claimed.asker = SignerOf(sealed);
     claimed.item = tier_.open(list.ns, ItemId(list, claimed.subject), sealed);
   }
   return claimed;
 }
 
+RedisCommand TierWork::OfOwner(absl::string_view script, const List& list, const Claimed& claimed) const {
+  return {"EVAL",
+          absl::StrCat(kOwner, script),
+          "2",
+          NameOf(list, "w"),
+          StateName(list, claimed.subject),
+          consumer_,
+          claimed.id};
+}
+
 absl::StatusOr<bool> TierWork::Renew(const List& list, const Claimed& claimed) const {
-  KILN_ASSIGN_OR_RETURN(const RedisReplyPtr reply,
-                        Run({"EVAL", kRenew, "1", NameOf(list, "w"), signatures_->key_id(), claimed.id}));
+  KILN_ASSIGN_OR_RETURN(const RedisReplyPtr reply, Run(OfOwner(kRenew, list, claimed)));
   return reply->integer == 1;
 }
 
 absl::Status TierWork::GiveBack(const List& list, const Claimed& claimed) const {
-  return Run({"EVAL", kGiveBack, "1", NameOf(list, "w"), signatures_->key_id(), claimed.id}).status();
+  return Run(OfOwner(kGiveBack, list, claimed)).status();
 }
 
-absl::Status TierWork::End(const List& list, const Claimed& claimed, bool tried) const {
-  return Run({"EVAL", kEnd, "2", NameOf(list, "w"), StateName(list, claimed.subject), claimed.id,
-              tried ? Seconds(kTierTriedLife) : ""})
-      .status();
+absl::StatusOr<bool> TierWork::End(const List& list, const Claimed& claimed, bool tried) const {
+  RedisCommand command = OfOwner(kEnd, list, claimed);
+  command.push_back(tried ? "tried" : claimed.asker.empty() ? "" : RefusedBy(claimed.asker));
+  command.push_back(Seconds(kTierTriedLife));
+  KILN_ASSIGN_OR_RETURN(const RedisReplyPtr reply, Run(std::move(command)));
+  return reply->integer == 1;
 }
 
 }  // namespace kiln

@@ -271,7 +271,6 @@ FlightCompile::Next FlightCompile::Finish() {
   *record.mutable_notes() = request_->notes;
   *record.mutable_hints() = request_->hints;
   record.set_compiler_fingerprint(compiler_->fingerprint());
-  record.mutable_waits()->Assign(waits_.begin(), waits_.end());
   {
     absl::MutexLock lock(&mutex_);
     record.set_queue_seconds(SecondsBetween(request_->created, planning_));

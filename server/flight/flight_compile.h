@@ -142,7 +142,6 @@ class FlightCompile {
   std::optional<absl::StatusOr<v1::PlanReply>> other_;  // with images as traced; nothing: not asked for
   EmittedByKey tuned_kernels_;                          // emitted to be measured
   const v1::PlanReply* chosen_ = nullptr;               // plan_ or other_
-  std::vector<v1::Tunable> waits_;                      // that another daemon is to measure
 };
 
 }  // namespace kiln

@@ -128,8 +128,8 @@ FlightNext FlightCompile::AfterTuning() { return Say(TuningEnded()); }
 
 FlightCompile::Next FlightCompile::TuningEnded() {
   const std::vector<v1::Tunable> missing = session_->missing();
-  waits_.assign(missing.begin(), missing.end());
-  if (!waits_.empty()) tuning_.set_waits_for(WorkList::KindOf(target_));
+  tuning_.mutable_waits()->Assign(missing.begin(), missing.end());
+  if (!missing.empty()) tuning_.set_waits_for(WorkList::KindOf(target_));
   return PartEnded(/*tuning=*/true) ? GoOn() : Next(FlightNext());
 }
 

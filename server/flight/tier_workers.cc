@@ -44,8 +44,9 @@ absl::Status TierWorkers::StartServing(MeasuringPool* gpus, Tuner* tuner, Tuning
   return absl::OkStatus();
 }
 
-void TierWorkers::StopServing() {
+void TierWorkers::Stop() {
   if (server_ != nullptr) server_->Stop();
+  if (asker_ != nullptr) asker_->Stop();
 }
 
 v1::TierWorkStatus TierWorkers::status() const {

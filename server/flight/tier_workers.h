@@ -36,8 +36,8 @@ class TierWorkers {
   // The coordinator tells from now on what waits. `gpus` may be null.
   absl::Status StartServing(MeasuringPool* gpus, Tuner* tuner, TuningRecords* records,
                             Coordinator* coordinator);
-  // Before the coordinator ends.
-  void StopServing();
+  // Nothing more is measured, and no program becomes outdated. Before the coordinator and the tuner end.
+  void Stop();
 
   v1::TierWorkStatus status() const;
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
@@ -19,6 +18,8 @@ constexpr absl::Duration kPauseMax = absl::Minutes(1);
 
 EntryId ObjectId(const std::string& digest) { return {EntryKind::kObject, digest}; }
 
+std::string NameOf(absl::string_view compile_key) { return ToHex(compile_key.substr(0, 6)); }
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkAsker>> WorkAsker::Create(Outside outside) {
@@ -28,7 +29,7 @@ absl::StatusOr<std::unique_ptr<WorkAsker>> WorkAsker::Create(Outside outside) {
   return made;
 }
 
-WorkAsker::~WorkAsker() {
+void WorkAsker::Stop() {
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
@@ -39,12 +40,24 @@ WorkAsker::~WorkAsker() {
 
 bool WorkAsker::IsOutdated(const std::string& ns, const std::string& compile_key,
                            const std::string& variant_id) {
+  std::string entry = ManifestEntryKey(compile_key, variant_id);
   absl::MutexLock lock(&mutex_);
-  if (outdated_.contains(ManifestEntryKey(compile_key, variant_id))) return true;
-  if (programs_.size() >= kWaitingProgramsMax) return false;
-  if (programs_.try_emplace(compile_key, Program{ns, MonotonicNow(), kFirstPause}).second)
-    changed_.SignalAll();
+  if (outdated_.contains(entry)) return true;
+  if (const auto found = programs_.find(entry); found != programs_.end()) {
+    found->second.told = true;
+    return false;
+  }
+  if (programs_.size() >= kWaitingProgramsMax) DropLatest();
+  programs_[std::move(entry)] = {ns, compile_key, MonotonicNow(), kFirstPause};
+  changed_.SignalAll();
   return false;
+}
+
+// What has waited longest in vain, as for a device that nobody has.
+void WorkAsker::DropLatest() {
+  programs_.erase(std::max_element(programs_.begin(), programs_.end(), [](const auto& a, const auto& b) {
+    return a.second.next < b.second.next;
+  }));
 }
 
 void WorkAsker::Made(const std::string& compile_key, const std::string& variant_id) {
@@ -65,12 +78,13 @@ void WorkAsker::AddTo(v1::TierWorkStatus* status) const {
 
 void WorkAsker::Run() {
   while (const std::optional<Due> due = Next()) {
-    const absl::StatusOr<bool> over = Look(*due);
-    if (!over.ok()) {
-      spdlog::debug("program {} waits for measurements: {}", ToHex(due->compile_key.substr(0, 6)),
-                    over.status().ToString());
+    const absl::StatusOr<Seen> seen = Look(*due);
+    if (!seen.ok()) {
+      spdlog::debug("program {} waits for measurements: {}", NameOf(due->program.compile_key),
+                    seen.status().ToString());
     }
-    Put(due->compile_key, over.ok() && *over);
+    if (seen.ok() && *seen == Seen::kOutdated) Outdate(*due);
+    Put(due->entry, seen.value_or(Seen::kWaits));
   }
 }
 
@@ -81,87 +95,91 @@ std::optional<WorkAsker::Due> WorkAsker::Next() {
       return a.second.next < b.second.next;
     });
     const MonotonicTime next = first == programs_.end() ? MonotonicTime::max() : first->second.next;
-    if (next <= MonotonicNow()) return Due{first->first, first->second.ns};
+    if (next <= MonotonicNow()) {
+      first->second.told = false;
+      return Due{first->first, first->second};
+    }
     changed_.WaitUntil(&mutex_, next);
   }
   return std::nullopt;
 }
 
-void WorkAsker::Put(const std::string& compile_key, bool over) {
+void WorkAsker::Put(const std::string& entry, Seen seen) {
   absl::MutexLock lock(&mutex_);
-  const auto found = programs_.find(compile_key);
+  const auto found = programs_.find(entry);
   if (found == programs_.end()) return;
-  if (over) {
+  Program& program = found->second;
+  if (seen == Seen::kOutdated || (seen == Seen::kGone && !program.told)) {
     programs_.erase(found);
     return;
   }
-  found->second.next = MonotonicAfter(found->second.pause);
-  found->second.pause = std::min(2 * found->second.pause, kPauseMax);
+  if (seen == Seen::kGone) program.pause = kFirstPause;  // it came back meanwhile
+  program.next = MonotonicAfter(seen == Seen::kTried ? kTierTriedLife : program.pause);
+  program.pause = std::min(2 * program.pause, kPauseMax);
 }
 
-absl::StatusOr<bool> WorkAsker::Look(const Due& due) {
+// What became of each is read before its record: a record is in the tier before it says that it was tried.
+absl::StatusOr<WorkAsker::Seen> WorkAsker::Look(const Due& due) {
+  const std::string& ns = due.program.ns;
   const absl::StatusOr<EntryValue> stored =
-      outside_.store->inspection().Get(RequestRecordId(due.compile_key));
-  if (!stored.ok()) return true;  // it has gone
-  Waiting waiting;
-  KILN_RETURN_IF_ERROR(ParseProto(**stored, "request record", &waiting.record));
-  KILN_RETURN_IF_ERROR(ParseProto(waiting.record.sections().target(), "target", &waiting.target));
-  std::vector<v1::Tunable> missing;
-  KILN_RETURN_IF_ERROR(CountFound(due.ns, &waiting, &missing));
-  KILN_RETURN_IF_ERROR(AskFor(due.ns, missing, &waiting));
-  if (waiting.pending > 0) return false;
-  // What could not be measured keeps its default.
-  if (waiting.found > 0) KILN_RETURN_IF_ERROR(Outdate(due));
-  return true;
-}
-
-absl::Status WorkAsker::CountFound(const std::string& ns, Waiting* waiting,
-                                   std::vector<v1::Tunable>* missing) {
-  missing->assign(waiting->record.waits().begin(), waiting->record.waits().end());
-  const absl::StatusOr<v1::GpuFacts> facts = outside_.list->Facts(ns, waiting->target);
-  if (absl::IsNotFound(facts.status())) return absl::OkStatus();  // so there is no record
-  KILN_RETURN_IF_ERROR(facts.status());
-  std::vector<std::string> keys;
-  for (const v1::Tunable& tunable : *missing) keys.push_back(Tuner::KeyOf(ns, tunable, *facts));
-  KILN_RETURN_IF_ERROR(outside_.records->Consult(ns, keys));
-  std::vector<v1::Tunable> left;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    if (outside_.records->Find(ns, keys[i]).ok()) {
-      ++waiting->found;
-    } else {
-      left.push_back(std::move((*missing)[i]));
-    }
-  }
-  *missing = std::move(left);
-  return absl::OkStatus();
-}
-
-absl::Status WorkAsker::AskFor(const std::string& ns, const std::vector<v1::Tunable>& missing,
-                               Waiting* waiting) {
-  if (missing.empty()) return absl::OkStatus();
+      outside_.store->inspection().Get({EntryKind::kManifest, due.entry});
+  if (!stored.ok()) return Seen::kGone;
+  v1::SignedManifest signed_manifest;
+  v1::Manifest manifest;
+  KILN_RETURN_IF_ERROR(ParseProto(**stored, "manifest", &signed_manifest));
+  KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &manifest));
+  const auto& waits = manifest.tuning().waits();
   std::vector<std::string> subjects;
-  for (const v1::Tunable& tunable : missing)
-    subjects.push_back(outside_.list->SubjectOf(ns, tunable, waiting->target));
-  const TierWork::List list = outside_.list->ListOf(ns, WorkList::KindOf(waiting->target));
+  for (const v1::Tunable& tunable : waits)
+    subjects.push_back(outside_.list->SubjectOf(ns, tunable, manifest.target()));
+  const TierWork::List list = outside_.list->ListOf(ns, WorkList::KindOf(manifest.target()));
   KILN_ASSIGN_OR_RETURN(const std::vector<TierWork::State> states,
                         outside_.list->tier().StatesOf(list, subjects));
-  for (size_t i = 0; i < missing.size(); ++i) {
-    if (states[i] == TierWork::State::kTried) continue;
-    if (states[i] == TierWork::State::kUnknown) {
-      absl::StatusOr<v1::TuningItem> item = ItemFor(missing[i], waiting->target);
-      if (!item.ok()) {
-        spdlog::info("nobody is asked to measure a kernel: {}", item.status().ToString());
-        continue;
-      }
-      const absl::StatusOr<TierWork::Asked> asked = outside_.list->Ask(ns, *item);
-      if (absl::IsInvalidArgument(asked.status())) continue;  // too large: it keeps its default
-      KILN_RETURN_IF_ERROR(asked.status());
-      if (*asked == TierWork::Asked::kNow) asked_.fetch_add(1, std::memory_order_relaxed);
-      if (*asked == TierWork::Asked::kFull) full_.fetch_add(1, std::memory_order_relaxed);
+  KILN_ASSIGN_OR_RETURN(const std::vector<bool> measured, Measured(ns, manifest));
+  bool pending = false;
+  for (int i = 0; i < waits.size(); ++i) {
+    const TierWork::State state = states[static_cast<size_t>(i)];
+    if (measured[static_cast<size_t>(i)] || state == TierWork::State::kTried) continue;
+    bool asked = state == TierWork::State::kAsked;
+    if (!asked) {
+      KILN_ASSIGN_OR_RETURN(asked, AskFor(due, waits[i], manifest.target()));
     }
-    ++waiting->pending;
+    pending |= asked;
   }
-  return absl::OkStatus();
+  if (pending) return Seen::kWaits;
+  // What could not be measured keeps its default.
+  const bool any = std::find(measured.begin(), measured.end(), true) != measured.end();
+  return any ? Seen::kOutdated : Seen::kTried;
+}
+
+absl::StatusOr<std::vector<bool>> WorkAsker::Measured(const std::string& ns, const v1::Manifest& manifest) {
+  const auto& waits = manifest.tuning().waits();
+  std::vector<bool> measured(static_cast<size_t>(waits.size()), false);
+  const absl::StatusOr<v1::GpuFacts> facts = outside_.list->FactsNow(ns, manifest.target());
+  if (absl::IsNotFound(facts.status())) return measured;  // nobody could form a record's key
+  KILN_RETURN_IF_ERROR(facts.status());
+  std::vector<std::string> keys;
+  for (const v1::Tunable& tunable : waits) keys.push_back(Tuner::KeyOf(ns, tunable, *facts));
+  KILN_RETURN_IF_ERROR(outside_.records->Consult(ns, keys));
+  for (size_t i = 0; i < keys.size(); ++i) measured[i] = outside_.records->Find(ns, keys[i]).ok();
+  return measured;
+}
+
+absl::StatusOr<bool> WorkAsker::AskFor(const Due& due, const v1::Tunable& tunable, const v1::Target& target) {
+  const absl::StatusOr<v1::TuningItem> item = ItemFor(tunable, target);
+  const absl::StatusOr<TierWork::Asked> asked =
+      item.ok() ? outside_.list->Ask(due.program.ns, *item) : item.status();
+  if (!item.ok() || absl::IsInvalidArgument(asked.status())) {
+    if (due.program.pause == kFirstPause) {
+      spdlog::info("nobody is asked to measure a tunable of program {}: {}", NameOf(due.program.compile_key),
+                   asked.status().ToString());
+    }
+    return false;
+  }
+  KILN_RETURN_IF_ERROR(asked.status());
+  if (*asked == TierWork::Asked::kNow) asked_.fetch_add(1, std::memory_order_relaxed);
+  if (*asked == TierWork::Asked::kFull) full_.fetch_add(1, std::memory_order_relaxed);
+  return true;
 }
 
 // A kernel goes along: it is an object of the program's, by the digest that is measured.
@@ -176,27 +194,17 @@ absl::StatusOr<v1::TuningItem> WorkAsker::ItemFor(const v1::Tunable& tunable, co
   return item;
 }
 
-absl::Status WorkAsker::Outdate(const Due& due) {
-  KILN_ASSIGN_OR_RETURN(const std::vector<CatalogEntry> variants,
-                        outside_.store->catalog().Scan(EntryKind::kManifest, due.compile_key));
-  for (const CatalogEntry& entry : variants) {
-    const absl::StatusOr<EntryValue> value = outside_.store->inspection().Get(entry.id);
-    v1::SignedManifest signed_manifest;
-    v1::Manifest manifest;
-    if (!value.ok() || !ParseProto(**value, "manifest", &signed_manifest).ok() ||
-        !ParseProto(signed_manifest.manifest(), "manifest", &manifest).ok() ||
-        manifest.tuning().waits_for().empty()) {
-      continue;
-    }
+void WorkAsker::Outdate(const Due& due) {
+  {
     absl::MutexLock lock(&mutex_);
     // Forgotten, they are watched again.
     if (outdated_.size() >= kOutdatedProgramsMax) outdated_.clear();
-    if (outdated_.insert(entry.id.key).second) remade_.fetch_add(1, std::memory_order_relaxed);
+    outdated_.insert(due.entry);
   }
-  outside_.forget(due.compile_key);
-  spdlog::info("program {} is to be made anew by measurements of other daemons",
-               ToHex(due.compile_key.substr(0, 6)));
-  return absl::OkStatus();
+  remade_.fetch_add(1, std::memory_order_relaxed);
+  outside_.forget(due.program.compile_key);
+  spdlog::info("program {} lacks measurements that other daemons have made since",
+               NameOf(due.program.compile_key));
 }
 
 }  // namespace kiln

@@ -1,14 +1,15 @@
-// Programs that run by defaults since nobody here could measure for their device (Tuning.waits_for): puts
-// what they wait for on the shared tier's work list, watches for the records, and says that a program is
-// outdated when they are there, so that the next who asks for it has another made by them. The program itself
-// stays: a gang's ranks may have been promised it.
+// Programs that run by defaults since nobody here could measure for their device (Tuning.waits): puts what
+// they wait for on the shared tier's work list, watches for the records, and says that a program is outdated
+// when they are there, so that the next who asks for it has another made by them. The program itself stays: a
+// gang's ranks may have been promised it.
 //
 // It is told of a program whenever one is read from the store, so also after a start, and where it came from
-// another daemon. What it waits for stands in the key's RequestRecord. Nobody waits for it: what it finds out
-// late, or forgets, costs a program its tuning until it is read again.
+// another daemon; what it waits for stands in its manifest. Nobody waits for it: what it finds out late, or
+// forgets, costs a program its tuning until it is read again.
 //
-// Threads: thread-safe; a thread of its own asks. Limits: kWaitingProgramsMax programs that wait, each looked
-// at from every second to once a minute, and kOutdatedProgramsMax variants that do no more.
+// Threads: thread-safe; a thread of its own asks. Limits: kWaitingProgramsMax variants that wait, each looked
+// at from every second to once a minute, and once in kTierTriedLife where nobody could measure what is left;
+// of more, the one that was to be looked at last is forgotten. kOutdatedProgramsMax variants that do no more.
 #pragma once
 
 #include <atomic>
@@ -19,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -30,6 +32,7 @@
 #include "compiler/support/monotonic_cond_var.h"
 #include "compiler/support/monotonic_time.h"
 #include "kiln/v1/admin.pb.h"
+#include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/record.pb.h"
 #include "server/flight/waiting_programs.h"
 #include "server/tune/tuning_records.h"
@@ -51,7 +54,9 @@ class WorkAsker final : public WaitingPrograms {
   };
   // UNAVAILABLE where the system gives no thread.
   static absl::StatusOr<std::unique_ptr<WorkAsker>> Create(Outside outside);
-  ~WorkAsker() override;
+  ~WorkAsker() override { Stop(); }
+  // From then on no program becomes outdated.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool IsOutdated(const std::string& ns, const std::string& compile_key,
                   const std::string& variant_id) override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -62,31 +67,31 @@ class WorkAsker final : public WaitingPrograms {
  private:
   struct Program {
     std::string ns;
+    std::string compile_key;
     MonotonicTime next;
     absl::Duration pause;
-  };
-  // What a program waits for, and what has become of each.
-  struct Waiting {
-    v1::RequestRecord record;
-    v1::Target target;
-    size_t found = 0;    // by their records
-    size_t pending = 0;  // asked for, or still to be
+    bool told = false;  // of it, since the last look began
   };
   explicit WorkAsker(Outside outside) : outside_(std::move(outside)) {}
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   struct Due {
-    std::string compile_key;
-    std::string ns;
+    std::string entry;  // of the manifest
+    Program program;
   };
   // Waits for it; nothing at the end.
   std::optional<Due> Next() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Put(const std::string& compile_key, bool over) ABSL_LOCKS_EXCLUDED(mutex_);
-  // True when it waits no more. An error: not known for now.
-  absl::StatusOr<bool> Look(const Due& due);
-  absl::Status CountFound(const std::string& ns, Waiting* waiting, std::vector<v1::Tunable>* missing);
-  absl::Status AskFor(const std::string& ns, const std::vector<v1::Tunable>& missing, Waiting* waiting);
+  // What a look has found. Tried: there is nothing to wait for, but that somebody can do it after all.
+  enum class Seen { kGone, kOutdated, kWaits, kTried };
+  void Put(const std::string& entry, Seen seen) ABSL_LOCKS_EXCLUDED(mutex_);
+  void DropLatest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // An error: not known for now.
+  absl::StatusOr<Seen> Look(const Due& due);
+  // Which of what it waits for have a record.
+  absl::StatusOr<std::vector<bool>> Measured(const std::string& ns, const v1::Manifest& manifest);
+  // False: nobody would measure it.
+  absl::StatusOr<bool> AskFor(const Due& due, const v1::Tunable& tunable, const v1::Target& target);
   absl::StatusOr<v1::TuningItem> ItemFor(const v1::Tunable& tunable, const v1::Target& target);
-  absl::Status Outdate(const Due& due) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Outdate(const Due& due) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Outside outside_;
   std::atomic<uint64_t> asked_{0};
@@ -94,8 +99,9 @@ class WorkAsker final : public WaitingPrograms {
   std::atomic<uint64_t> remade_{0};
   mutable absl::Mutex mutex_;
   MonotonicCondVar changed_;
-  absl::flat_hash_map<std::string, Program> programs_ ABSL_GUARDED_BY(mutex_);  // by CompileKey
-  absl::flat_hash_set<std::string> outdated_ ABSL_GUARDED_BY(mutex_);           // by entry of the manifest
+  // Both by entry of the manifest.
+  absl::flat_hash_map<std::string, Program> programs_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<std::string> outdated_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses all of the above
 };

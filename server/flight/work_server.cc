@@ -17,6 +17,7 @@ namespace {
 
 constexpr absl::Duration kTellEvery = absl::Seconds(10);
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
+constexpr absl::Duration kAfterGivingBack = absl::Seconds(5);  // others look meanwhile
 constexpr std::chrono::milliseconds kWaitStep(100);
 constexpr absl::Duration kRenewEvery = absl::Seconds(2);  // a fifth of kTierWorkIdle
 constexpr char kJob[] = "work list";
@@ -64,15 +65,15 @@ void WorkServer::Pause(absl::Duration pause) {
 }
 
 void WorkServer::Run() {
-  MonotonicTime tell = MonotonicNow();
+  tell_ = MonotonicNow();
   while (!Closing()) {
-    if (MonotonicNow() >= tell) {
+    if (MonotonicNow() >= tell_) {
       const absl::Status told = Tell();
       absl::MutexLock lock(&mutex_);
       message_ = std::string(told.message());
-      tell = MonotonicAfter(kTellEvery);
+      tell_ = MonotonicAfter(kTellEvery);
     }
-    if (!ServeOne()) Pause(kLookEvery);
+    if (const absl::Duration pause = ServeOne(); pause > absl::ZeroDuration()) Pause(pause);
   }
 }
 
@@ -98,21 +99,21 @@ absl::Status WorkServer::Tell() {
   return why;
 }
 
-bool WorkServer::ServeOne() {
+absl::Duration WorkServer::ServeOne() {
   for (size_t tried = 0; tried < devices_.size(); ++tried) {
     const Device& device = devices_[next_++ % devices_.size()];
     if (Closing() || !outside_.coordinator->MayMeasureFor(device.ns)) continue;
     const absl::StatusOr<std::optional<WorkList::Claimed>> claimed =
         outside_.list->Claim(outside_.list->ListOf(device.ns, WorkList::KindOf(device.facts)));
     if (!claimed.ok() || !claimed->has_value()) continue;  // a tier that is away says so in its status
-    Serve(device, **claimed);
-    return true;
+    return Serve(device, **claimed) ? absl::ZeroDuration() : kAfterGivingBack;
   }
-  return false;
+  return kLookEvery;
 }
 
-void WorkServer::Serve(const Device& device, const WorkList::Claimed& claimed) {
+bool WorkServer::Serve(const Device& device, const WorkList::Claimed& claimed) {
   const TierWork::List list = outside_.list->ListOf(device.ns, WorkList::KindOf(device.facts));
+  Item item{device, claimed, {}, {}};
   bool tried = true;
   if (!claimed.work.ok()) {
     refused_.fetch_add(1, std::memory_order_relaxed);
@@ -123,98 +124,140 @@ void WorkServer::Serve(const Device& device, const WorkList::Claimed& claimed) {
     failed_.fetch_add(1, std::memory_order_relaxed);
     spdlog::warn("{} of the work list of {} is given up: {} daemons ended over it", NameOf(claimed),
                  device.ns, claimed.claim.tries);
-  } else if (const absl::Status measured = Measure(device, claimed); measured.ok()) {
+  } else if (const absl::Status measured = Measure(&item); measured.ok()) {
     measured_.fetch_add(1, std::memory_order_relaxed);
   } else if (absl::IsCancelled(measured)) {
+    spdlog::info("{} of the work list of {} is given back: {}", NameOf(claimed), device.ns,
+                 measured.ToString());
     outside_.list->tier().GiveBack(list, claimed.claim).IgnoreError();  // then it lapses
-    return;
+    return false;
+  } else if (absl::IsUnimplemented(outside_.gpus->KnownFacts(claimed.work->target).status())) {
+    spdlog::warn("{} of the work list of {} is left: {}", NameOf(claimed), device.ns, measured.ToString());
+    tell_ = MonotonicNow();  // that the device has gone
+    return false;
   } else {
     failed_.fetch_add(1, std::memory_order_relaxed);
     spdlog::warn("{} of the work list of {} can't be measured: {}", NameOf(claimed), device.ns,
                  measured.ToString());
   }
   // Where the tier is away it is claimed again, and then its record is here.
-  if (const absl::Status ended = outside_.list->tier().End(list, claimed.claim, tried); !ended.ok())
-    spdlog::info("{} of the work list of {} is not ended: {}", NameOf(claimed), device.ns, ended.ToString());
+  const absl::StatusOr<bool> ended = outside_.list->tier().End(list, claimed.claim, tried);
+  if (!ended.ok()) {
+    spdlog::info("{} of the work list of {} is not ended: {}", NameOf(claimed), device.ns,
+                 ended.status().ToString());
+  }
+  return true;
 }
 
-absl::Status WorkServer::Measure(const Device& device, const WorkList::Claimed& claimed) {
-  const TierWork::List list = outside_.list->ListOf(device.ns, WorkList::KindOf(device.facts));
-  // Shared with a task that may come to its turn when nobody waits any more.
-  auto measured = std::make_shared<std::promise<absl::Status>>();
-  std::future<absl::Status> answer = measured->get_future();
-  const uint64_t number = outside_.coordinator->SubmitMeasuring(
-      CallerFor(device.ns), [this, measured, ns = device.ns, work = *claimed.work](bool runs) {
-        measured->set_value(runs ? MeasureNow(ns, work) : absl::CancelledError("it did not get its turn"));
-      });
-  MonotonicTime renew = MonotonicAfter(kRenewEvery);
-  while (answer.wait_for(kWaitStep) != std::future_status::ready) {
-    if (Closing()) outside_.coordinator->Withdraw(number);
-    if (MonotonicNow() < renew) continue;
-    outside_.list->tier().Renew(list, claimed.claim).IgnoreError();  // measured twice, at worst
-    renew = MonotonicAfter(kRenewEvery);
+absl::Status WorkServer::Measure(Item* item) {
+  const std::string& ns = item->device.ns;
+  const std::string key = Tuner::KeyOf(ns, item->claimed.work->tunable, item->device.facts);
+  outside_.records->Consult(ns, {key}).IgnoreError();  // a miss
+  if (!outside_.records->Find(ns, key).ok()) {
+    KILN_RETURN_IF_ERROR(Emit(item));
+    KILN_RETURN_IF_ERROR(MeasureEmitted(*item));
   }
-  KILN_RETURN_IF_ERROR(answer.get());
-  // The record has been offered; now it has to be there.
-  const std::string key = Tuner::KeyOf(device.ns, claimed.work->tunable, device.facts);
-  if (const absl::Status there = outside_.records->Consult(device.ns, {key}); !there.ok())
-    return absl::CancelledError(absl::StrCat("the tier does not take its record: ", there.message()));
+  const absl::StatusOr<bool> published = outside_.records->Publish(ns, key);
+  if (published.ok() && *published) return absl::OkStatus();
+  return absl::CancelledError(
+      absl::StrCat("the tier does not take its record for now: ", published.status().message()));
+}
+
+// Without kernels of our own a product is measured all the same, as what a program has.
+absl::Status WorkServer::Emit(Item* item) {
+  const WorkList::Work& work = *item->claimed.work;
+  std::vector<v1::Frame> frames;
+  if (work.tunable.has_product()) frames.push_back(FrameOfProduct(work.tunable.product(), work.target));
+  if (work.tunable.has_kernel()) {
+    v1::KernelNotes notes;
+    notes.set_name(kKernelName);
+    KILN_ASSIGN_OR_RETURN(frames, FramesOfSchedules(work.tunable.kernel(), work.kernel, notes, work.target));
+  }
+  for (const WorkerResult& result : AskWorkers(*item, std::move(frames))) {
+    if (absl::IsCancelled(result.status)) return result.status;
+    if (work.tunable.has_product()) {
+      item->natives = NativesOf(result);
+      continue;
+    }
+    KILN_RETURN_IF_ERROR(result.status);
+    item->images.push_back(result.reply.emit_reply().object());
+  }
   return absl::OkStatus();
 }
 
-// On a thread of the GPU's.
-absl::Status WorkServer::MeasureNow(const std::string& ns, const WorkList::Work& work) {
-  Tuner::Session session(*outside_.tuner, JobFor(ns, work));
-  session.Begin(/*may_measure=*/true);
-  const absl::Status measured = session.Measure(work.tunable).status();
-  session.End();
-  // Its device has gone: another daemon may have one.
-  if (session.is_elsewhere()) return absl::CancelledError(measured.message());
-  return measured;
+std::vector<WorkerResult> WorkServer::AskWorkers(const Item& item, std::vector<v1::Frame> frames) {
+  std::vector<uint64_t> numbers;
+  std::vector<std::future<WorkerResult>> answers;
+  for (v1::Frame& frame : frames) {
+    auto emitted = std::make_shared<std::promise<WorkerResult>>();  // shared, since std::function copies
+    answers.push_back(emitted->get_future());
+    WorkerTask task;
+    task.tenant = item.device.ns;
+    task.request = [frame = std::move(frame)] { return frame; };
+    task.time_limit = outside_.emit_limit;
+    task.abandoned = [this] { return Closing(); };
+    task.done = [emitted](WorkerResult result) { emitted->set_value(std::move(result)); };
+    numbers.push_back(outside_.coordinator->Submit(CallerFor(item.device.ns), std::move(task)));
+  }
+  std::vector<WorkerResult> results;
+  // In the order of their turns: as long as they get on, those behind wait.
+  for (std::future<WorkerResult>& answer : answers)
+    results.push_back(Await(item, std::move(answer), numbers, MonotonicAfter(kWorkTurnMax)));
+  return results;
 }
 
-Tuner::Job WorkServer::JobFor(const std::string& ns, const WorkList::Work& work) {
-  Tuner::Job job;
-  job.ns = ns;
-  job.target = work.target;
-  job.abandoned = [this] { return Closing(); };
-  job.progress = [](uint32_t, uint32_t) {};
-  job.natives = [this, ns, target = work.target](const v1::MatrixProduct& product) {
-    return std::async(std::launch::deferred, [this, ns, frame = FrameOfProduct(product, target)] {
-      return NativesOf(AskWorker(ns, frame));
-    });
-  };
-  job.images = [this, ns, kernel = work.kernel, target = work.target](
-                   const v1::KernelTunable& tunable) -> absl::StatusOr<std::vector<std::string>> {
-    v1::KernelNotes notes;
-    notes.set_name(kKernelName);
-    KILN_ASSIGN_OR_RETURN(const std::vector<v1::Frame> frames,
-                          FramesOfSchedules(tunable, kernel, notes, target));
-    std::vector<std::string> images;
-    for (const v1::Frame& frame : frames) {
-      const WorkerResult result = AskWorker(ns, frame);
-      KILN_RETURN_IF_ERROR(result.status);
-      images.push_back(result.reply.emit_reply().object());
-    }
-    return images;
-  };
-  return job;
+absl::Status WorkServer::MeasureEmitted(const Item& item) {
+  // Shared with a task that may come to its turn when nobody waits any more.
+  auto measured = std::make_shared<std::promise<absl::Status>>();
+  std::future<absl::Status> answer = measured->get_future();
+  // On a thread of the GPU's, while this one waits.
+  const uint64_t number =
+      outside_.coordinator->SubmitMeasuring(CallerFor(item.device.ns), [this, measured, &item](bool runs) {
+        if (!runs) {
+          measured->set_value(absl::CancelledError("it did not get its turn"));
+          return;
+        }
+        Tuner::Session session(*outside_.tuner, JobFor(item));
+        session.Begin(/*may_measure=*/true);
+        absl::Status status = session.Measure(item.claimed.work->tunable).status();
+        session.End();
+        measured->set_value(std::move(status));
+      });
+  return Await(item, std::move(answer), {number}, MonotonicAfter(kWorkTurnMax));
 }
 
-WorkerResult WorkServer::AskWorker(const std::string& ns, v1::Frame frame) {
-  auto emitted = std::make_shared<std::promise<WorkerResult>>();  // shared, since std::function copies
-  std::future<WorkerResult> answer = emitted->get_future();
-  WorkerTask task;
-  task.tenant = ns;
-  task.request = [frame = std::move(frame)] { return frame; };
-  task.time_limit = outside_.emit_limit;
-  task.abandoned = [this] { return Closing(); };
-  task.done = [emitted](WorkerResult result) { emitted->set_value(std::move(result)); };
-  const uint64_t number = outside_.coordinator->Submit(CallerFor(ns), std::move(task));
+template <typename T>
+T WorkServer::Await(const Item& item, std::future<T> answer, const std::vector<uint64_t>& numbers,
+                    MonotonicTime until) {
+  const TierWork::List list = outside_.list->ListOf(item.device.ns, WorkList::KindOf(item.device.facts));
+  MonotonicTime renew = MonotonicAfter(kRenewEvery);
   while (answer.wait_for(kWaitStep) != std::future_status::ready) {
-    if (Closing()) outside_.coordinator->Withdraw(number);
+    if (Closing() || MonotonicNow() >= until) {
+      for (const uint64_t number : numbers) outside_.coordinator->Withdraw(number);
+      until = MonotonicTime::max();
+    }
+    if (MonotonicNow() < renew) continue;
+    outside_.list->tier().Renew(list, item.claimed.claim).IgnoreError();  // measured twice, at worst
+    renew = MonotonicAfter(kRenewEvery);
   }
   return answer.get();
+}
+
+Tuner::Job WorkServer::JobFor(const Item& item) {
+  Tuner::Job job;
+  job.ns = item.device.ns;
+  job.target = item.claimed.work->target;
+  job.abandoned = [this] { return Closing(); };
+  job.progress = [](uint32_t, uint32_t) {};
+  job.natives = [&item](const v1::MatrixProduct&) {
+    std::promise<std::vector<v1::NativeKernel>> natives;
+    natives.set_value(item.natives);
+    return natives.get_future();
+  };
+  job.images = [&item](const v1::KernelTunable&) -> absl::StatusOr<std::vector<std::string>> {
+    return item.images;
+  };
+  return job;
 }
 
 }  // namespace kiln

@@ -3,15 +3,19 @@
 // have measured, and publishes its record (tuning_records.h).
 //
 // One item at a time, in its turn among all work: in the background, charged to its tenant, who gets no more
-// where its quota of the hour is used up. An item whose measurement fails is said to have been tried; one
-// that kTierWorkTriesMax daemons died over, too. What is told to end before its time is given back.
+// where its quota of the hour is used up. What is measured is emitted before, so that a lease of the GPU
+// waits for no worker. An item whose measurement fails is said to have been tried; one that kTierWorkTriesMax
+// daemons ended over, too. One that does not get its turn, that is to end before its time, or whose record
+// the tier does not take is given back; one over which the GPU went is left, as by a daemon that died over
+// it.
 //
-// Threads: one of its own, which waits. Limits: one item; a lease of the GPU for it.
+// Threads: one of its own, which waits. Limits: one item; kWorkTurnMax for its next turn at a worker, and for
+// that at the GPU; a lease of the GPU for it.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -23,14 +27,18 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "compiler/support/monotonic_cond_var.h"
+#include "compiler/support/monotonic_time.h"
 #include "kiln/v1/admin.pb.h"
 #include "server/flight/coordinator.h"
 #include "server/pool/measuring_pool.h"
+#include "server/pool/worker_pool.h"
 #include "server/tune/tuner.h"
 #include "server/tune/tuning_records.h"
 #include "server/tune/work_list.h"
 
 namespace kiln {
+
+inline constexpr absl::Duration kWorkTurnMax = absl::Seconds(5);
 
 class WorkServer {
  public:
@@ -61,14 +69,27 @@ class WorkServer {
   void Run();
   // Says which devices are here; from then on their lists are served.
   absl::Status Tell() ABSL_LOCKS_EXCLUDED(mutex_);
-  // False where there was nothing to do.
-  bool ServeOne();
-  void Serve(const Device& device, const WorkList::Claimed& claimed);
+  // What was claimed, and what has been made for it by workers.
+  struct Item {
+    const Device& device;
+    const WorkList::Claimed& claimed;
+    std::vector<v1::NativeKernel> natives;  // of a product
+    std::vector<std::string> images;        // of a kernel, by its schedules
+  };
+  // How long to wait before the next one.
+  absl::Duration ServeOne();
+  // False where it has not come to an end here.
+  bool Serve(const Device& device, const WorkList::Claimed& claimed);
   // In its turn. OK when the record is in the tier; CANCELLED when another is to do it.
-  absl::Status Measure(const Device& device, const WorkList::Claimed& claimed);
-  absl::Status MeasureNow(const std::string& ns, const WorkList::Work& work);
-  Tuner::Job JobFor(const std::string& ns, const WorkList::Work& work);
-  WorkerResult AskWorker(const std::string& ns, v1::Frame frame);
+  absl::Status Measure(Item* item);
+  absl::Status Emit(Item* item);
+  absl::Status MeasureEmitted(const Item& item);
+  Tuner::Job JobFor(const Item& item);
+  std::vector<WorkerResult> AskWorkers(const Item& item, std::vector<v1::Frame> frames);
+  // Waits for one of the tasks of these numbers and keeps the claim. They are withdrawn when they have not
+  // got their turn by `until`.
+  template <typename T>
+  T Await(const Item& item, std::future<T> answer, const std::vector<uint64_t>& numbers, MonotonicTime until);
   bool Closing() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Pause(absl::Duration pause) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -78,6 +99,7 @@ class WorkServer {
   std::atomic<uint64_t> refused_{0};
   std::vector<Device> devices_;  // its thread's
   size_t next_ = 0;              // whose turn it is; likewise
+  MonotonicTime tell_;           // when the devices are told again; likewise
   mutable absl::Mutex mutex_;
   MonotonicCondVar changed_;
   std::vector<std::string> serves_ ABSL_GUARDED_BY(mutex_);  // kinds

@@ -29,12 +29,23 @@ absl::StatusOr<v1::Measurement> TuningRecords::Find(const std::string& ns, const
 
 absl::Status TuningRecords::Consult(const std::string& ns, const std::vector<std::string>& keys) {
   if (tier_ == nullptr || keys.empty()) return absl::OkStatus();
+  return Agree(ns, keys).status();
+}
+
+absl::StatusOr<bool> TuningRecords::Publish(const std::string& ns, const std::string& key) {
+  if (tier_ == nullptr) return false;
+  KILN_ASSIGN_OR_RETURN(const std::vector<TierTuning::Record> stand, Agree(ns, {key}));
+  return stand[0].shared;
+}
+
+absl::StatusOr<std::vector<TierTuning::Record>> TuningRecords::Agree(const std::string& ns,
+                                                                     const std::vector<std::string>& keys) {
   std::vector<TierTuning::Record> own;
-  for (const std::string& key : keys) own.push_back({key, Stored(key), false});
-  KILN_ASSIGN_OR_RETURN(const std::vector<TierTuning::Record> stand, tier_->AgreeOnTuning(ns, own));
+  for (const std::string& key : keys) own.push_back({key, Stored(key)});
+  KILN_ASSIGN_OR_RETURN(std::vector<TierTuning::Record> stand, tier_->AgreeOnTuning(ns, own));
   absl::MutexLock lock(&keeping_);
   for (size_t i = 0; i < own.size(); ++i) Take(own[i], stand[i]);
-  return absl::OkStatus();
+  return stand;
 }
 
 // `keeping_` is held.

@@ -31,6 +31,8 @@ class TuningRecords {
   // barred. An error: the tier does not answer for now, and the store's stand.
   absl::Status Consult(const std::string& ns, const std::vector<std::string>& keys)
       ABSL_LOCKS_EXCLUDED(keeping_);
+  // The same of one record, and whether the tier has said that one stands there, so that others find it.
+  absl::StatusOr<bool> Publish(const std::string& ns, const std::string& key) ABSL_LOCKS_EXCLUDED(keeping_);
   // The record that stands from now on: an earlier one, if another lease or another daemon was faster.
   v1::Measurement Keep(const std::string& ns, const std::string& key, v1::Measurement record)
       ABSL_LOCKS_EXCLUDED(keeping_);
@@ -39,6 +41,10 @@ class TuningRecords {
   absl::StatusOr<bool> Remove(const std::string& key) ABSL_LOCKS_EXCLUDED(keeping_);
 
  private:
+  // What stands of each.
+  absl::StatusOr<std::vector<TierTuning::Record>> Agree(const std::string& ns,
+                                                        const std::vector<std::string>& keys)
+      ABSL_LOCKS_EXCLUDED(keeping_);
   EntryValue Stored(const std::string& key) const;
   void Take(const TierTuning::Record& own, const TierTuning::Record& stands);
 

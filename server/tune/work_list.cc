@@ -48,12 +48,16 @@ std::string WorkList::SubjectOf(const std::string& ns, const v1::Tunable& tunabl
 
 absl::StatusOr<v1::GpuFacts> WorkList::Facts(const std::string& ns, const v1::Target& target) {
   const TierWork::List list = ListOf(ns, KindOf(target));
-  const std::string name = absl::StrCat(list.ns, ":", list.kind);
   {
     absl::MutexLock lock(&mutex_);
-    const auto found = known_.find(name);
+    const auto found = known_.find(absl::StrCat(list.ns, ":", list.kind));
     if (found != known_.end() && MonotonicNow() < found->second.until) return found->second.facts;
   }
+  return FactsNow(ns, target);
+}
+
+absl::StatusOr<v1::GpuFacts> WorkList::FactsNow(const std::string& ns, const v1::Target& target) {
+  const TierWork::List list = ListOf(ns, KindOf(target));
   Known known;
   const absl::StatusOr<std::string> told = work_->Device(list);
   v1::GpuFacts facts;
@@ -68,7 +72,7 @@ absl::StatusOr<v1::GpuFacts> WorkList::Facts(const std::string& ns, const v1::Ta
   absl::MutexLock lock(&mutex_);
   if (known_.size() >= kKnownMax) known_.clear();
   // A tier that is away says nothing new.
-  Known& kept = known_[name];
+  Known& kept = known_[absl::StrCat(list.ns, ":", list.kind)];
   const bool away = !known.facts.ok() && !absl::IsNotFound(known.facts.status());
   if (away && kept.facts.ok()) known.facts = kept.facts;
   kept = known;
@@ -76,6 +80,8 @@ absl::StatusOr<v1::GpuFacts> WorkList::Facts(const std::string& ns, const v1::Ta
 }
 
 absl::StatusOr<TierWork::Asked> WorkList::Ask(const std::string& ns, const v1::TuningItem& item) const {
+  if (const absl::Status kernel = KernelOf(item).status(); !kernel.ok())
+    return absl::InvalidArgumentError(kernel.message());
   return work_->Ask(ListOf(ns, KindOf(item.target())), SubjectOf(ns, item.tunable(), item.target()),
                     SerializeDeterministic(item));
 }
@@ -108,26 +114,31 @@ absl::StatusOr<WorkList::Work> WorkList::Checked(const TierWork::List& list,
   v1::TuningItem item;
   if (!ParseProto(*claim.item, "item", &item).ok()) return Bad("it does not parse");
   const v1::Tunable& tunable = item.tunable();
-  if (tunable.kind_case() == v1::Tunable::KIND_NOT_SET) return Bad("it is of no known kind");
   if (ListOf(list.ns, KindOf(item.target())).kind != list.kind) return Bad("it is for another device");
   if (SubjectOf(list.ns, tunable, item.target()) != claim.subject) return Bad("it is not what its name says");
   Work work;
-  if (tunable.has_kernel()) {
-    const v1::KernelTunable& kernel = tunable.kernel();
-    if (kernel.compiler() != compiler_) return Bad("its kernel is another compiler's");
-    if (kernel.schedules_size() == 0 || kernel.schedules_size() > kAskedSchedulesMax)
-      return Bad("its kernel has no schedules, or too many");
-    const absl::StatusOr<size_t> size = ZstdRawSize(item.kernel());
-    if (!size.ok() || *size > kAskedKernelBytesMax) return Bad("its kernel is none, or too large");
-    absl::StatusOr<std::string> raw = ZstdDecompress(item.kernel(), *size);
-    if (!raw.ok() || Sha256(*raw) != kernel.digest()) return Bad("its kernel is not its digest's");
-    work.kernel = *std::move(raw);
-  } else if (!item.kernel().empty()) {
-    return Bad("a kernel of what is none");
-  }
+  KILN_ASSIGN_OR_RETURN(work.kernel, KernelOf(item));
   work.tunable = std::move(*item.mutable_tunable());
   work.target = std::move(*item.mutable_target());
   return work;
+}
+
+// Unpacked; empty for what is no kernel.
+absl::StatusOr<std::string> WorkList::KernelOf(const v1::TuningItem& item) const {
+  if (item.tunable().kind_case() == v1::Tunable::KIND_NOT_SET) return Bad("it is of no known kind");
+  if (!item.tunable().has_kernel()) {
+    if (!item.kernel().empty()) return Bad("a kernel of what is none");
+    return "";
+  }
+  const v1::KernelTunable& kernel = item.tunable().kernel();
+  if (kernel.compiler() != compiler_) return Bad("its kernel is another compiler's");
+  if (kernel.schedules_size() == 0 || kernel.schedules_size() > kAskedSchedulesMax)
+    return Bad("its kernel has no schedules, or too many");
+  const absl::StatusOr<size_t> size = ZstdRawSize(item.kernel());
+  if (!size.ok() || *size > kAskedKernelBytesMax) return Bad("its kernel is none, or too large");
+  absl::StatusOr<std::string> raw = ZstdDecompress(item.kernel(), *size);
+  if (!raw.ok() || Sha256(*raw) != kernel.digest()) return Bad("its kernel is not its digest's");
+  return raw;
 }
 
 }  // namespace kiln

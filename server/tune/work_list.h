@@ -48,6 +48,10 @@ class WorkList {
   // NOT_FOUND: nobody has told of one.
   absl::StatusOr<v1::GpuFacts> Facts(const std::string& ns, const v1::Target& target)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same, as it is told now.
+  absl::StatusOr<v1::GpuFacts> FactsNow(const std::string& ns, const v1::Target& target)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // INVALID_ARGUMENT for what nobody would measure: it is too large, or of no known kind.
   absl::StatusOr<TierWork::Asked> Ask(const std::string& ns, const v1::TuningItem& item) const;
 
   // ---- Who has the device ----
@@ -69,6 +73,7 @@ class WorkList {
 
  private:
   absl::StatusOr<Work> Checked(const TierWork::List& list, const TierWork::Claimed& claim) const;
+  absl::StatusOr<std::string> KernelOf(const v1::TuningItem& item) const;
 
   const TierWork* const work_;
   const std::string compiler_;

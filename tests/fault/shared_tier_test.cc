@@ -247,6 +247,22 @@ TEST_F(SharedTierLies, WhatSomebodyHasReplacedStays) {
 
 // ---- Tuning records --------------------------------------------------------------------------
 
+// A tier that answers and takes nothing has no record for others.
+TEST_F(SharedTierTest, ARecordIsSharedWhenTheTierHasIt) {
+  const EntryId id = {EntryKind::kTuning, Sha256("tunable")};
+  const TierTuning::Record own{id.key, TestSignatures().SignEntry(id, kTierTestNamespace, "winner").value};
+  redis_->Ask({"CONFIG", "SET", "maxmemory", "1"});
+  auto stands = tier_->AgreeOnTuning(kTierTestNamespace, {own});
+  ASSERT_TRUE(stands.ok()) << stands.status();
+  EXPECT_EQ((*stands)[0].value, own.value);
+  EXPECT_FALSE((*stands)[0].shared);
+  redis_->Ask({"CONFIG", "SET", "maxmemory", "0"});
+  stands = tier_->AgreeOnTuning(kTierTestNamespace, {own});
+  EXPECT_TRUE(stands.ok() && (*stands)[0].shared);
+  stands = tier_->AgreeOnTuning(kTierTestNamespace, {{own.key, nullptr}});
+  EXPECT_TRUE(stands.ok() && (*stands)[0].shared);
+}
+
 // Each by a daemon of its own, at once: none is lost to another.
 TEST_F(SharedTierTest, WhatSeveralBarIsBarred) {
   constexpr int kDaemons = 6, kTunables = 5;
@@ -256,7 +272,7 @@ TEST_F(SharedTierTest, WhatSeveralBarIsBarred) {
   for (int i = 0; i < kDaemons; ++i) tiers.push_back(Connect(loaded));
   const auto record = [](int tunable, int daemon) {
     return TierTuning::Record{Sha256(absl::StrCat("tunable ", tunable)),
-                              MakeEntryValue(absl::StrCat("winner of ", daemon)), false};
+                              MakeEntryValue(absl::StrCat("winner of ", daemon))};
   };
   std::vector<std::thread> daemons;
   std::barrier together(kDaemons);

@@ -1,9 +1,16 @@
 // A daemon without a GPU and daemons that have one, on the tier of a real redis-server: what the first can't
 // measure the others do, and its program is made anew by what they found. The GPU is a script.
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -12,6 +19,7 @@
 #include "gtest/gtest.h"
 #include "tests/fault/gang_members.h"
 #include "tests/fault/kilnctl.h"
+#include "tests/fault/process_facts.h"
 #include "tests/fault/tier_daemons.h"
 
 namespace kiln {
@@ -62,6 +70,28 @@ class TierWorkDaemons : public TierDaemons {
     v1::StatusReply reply;
     EXPECT_TRUE(daemon.admin().Status(&context, {}, &reply).ok());
     return reply.gpus_size() == 1 && reply.gpus(0).leased();
+  }
+  // Items that daemons have claimed.
+  std::string Claimed() {
+    return redis_->Ask({"EVAL", "return redis.call('XPENDING', KEYS[1], 'kiln')[1]", "1", Lists()[0]});
+  }
+  // Its GPU can't be opened from now on.
+  static void TakeGpu(const TestDaemon& daemon) {
+    const auto is_tuner = [](pid_t pid) {
+      std::error_code error;
+      const auto program = std::filesystem::read_symlink(absl::StrCat("/proc/", pid, "/exe"), error);
+      return absl::StrContains(program.string(), "scripted_tuner");
+    };
+    int taken = 0;
+    for (const pid_t zygote : ChildrenOf(daemon.pid())) {
+      for (const pid_t tuner : ChildrenOf(zygote)) {
+        if (!is_tuner(tuner)) continue;
+        EXPECT_EQ(kill(zygote, SIGKILL), 0);
+        EXPECT_EQ(kill(tuner, SIGKILL), 0);
+        ++taken;
+      }
+    }
+    EXPECT_EQ(taken, 1);
   }
   std::vector<std::string> Lists() { return redis_->Keys("kiln:1:test:*}:w"); }
   int64_t Length() {
@@ -244,6 +274,64 @@ TEST_F(TierWorkDaemons, AGangGoesOnWithWhatItWasPromised) {
   EXPECT_EQ(Ask(*ClientOf(*asks_), "products 1", 0).variant, other.variant);
 }
 
+// Another variant of the key, which waits for nothing, says nothing of the first.
+TEST_F(TierWorkDaemons, EachVariantWaitsForItsOwn) {
+  const std::string script = "products 1\nguarded";
+  EXPECT_EQ(TuningOf(asks_->Compile(script, {5})).waits_for(), "sm_90");
+  EXPECT_TRUE(Eventually([&] { return Length() == 1; }));
+  asks_->Stop(SIGTERM);
+  asks_->Configure(absl::StrCat(ConfigOf("asks", "WORK_LIST_SERVE"), kAsks));
+  asks_->Start();
+  EXPECT_EQ(TuningOf(asks_->Compile(script, {105})).waits_for(), "");
+  asks_->Stop(SIGTERM);
+  asks_->Configure(absl::StrCat(ConfigOf("asks"), kAsks));
+  asks_->Start();
+  const std::unique_ptr<TestDaemon> serves = Serving();
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*serves).measured() == 1; }, absl::Seconds(20)));
+  asks_->Compile(script, {5});
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*asks_).remade() == 1; }, absl::Seconds(20)));
+  EXPECT_EQ(TuningOf(asks_->Compile(script, {5})).measurements_size(), 1);
+  EXPECT_EQ(TuningOf(asks_->Compile(script, {105})).measurements_size(), 0) << "which has waited for nothing";
+}
+
+// ---- Where another can't be made -------------------------------------------------------------
+
+TEST_F(TierWorkDaemons, WhatIsOutdatedIsServedByADaemonThatTakesNothingNew) {
+  const CompileResult first = asks_->Compile("products 1");
+  EXPECT_TRUE(Eventually([&] { return Length() == 1; }));
+  const std::unique_ptr<TestDaemon> serves = Serving();
+  ASSERT_TRUE(Eventually([&] { return WorkOf(*asks_).remade() == 1; }, absl::Seconds(60)));
+  Kilnctl(*asks_, "drain");
+  EXPECT_NE(Kilnctl(*asks_, "status").find("drained"), std::string::npos);
+  const CompileResult drained = asks_->Compile("products 1");
+  EXPECT_TRUE(drained.done) << drained.failed_reason << drained.status.error_message();
+  EXPECT_TRUE(drained.durable);
+  EXPECT_EQ(drained.manifest.variant_id(), first.manifest.variant_id());
+  EXPECT_FALSE(asks_->Compile("products 2").done) << "the control";
+  Kilnctl(*asks_, "drain --undo");
+  EXPECT_NE(asks_->Compile("products 1").manifest.variant_id(), first.manifest.variant_id());
+}
+
+TEST_F(TierWorkDaemons, WhatIsOutdatedIsAHitForWhoMayNotCompile) {
+  const std::string compiles = absl::StrCat(ConfigOf("asks"), kAsks);
+  const std::string reads =
+      absl::StrReplaceAll(compiles, {{"name: \"test\"", "name: \"test\" roles: ROLE_READ"}});
+  const CompileResult first = asks_->Compile("products 1");
+  EXPECT_TRUE(Eventually([&] { return Length() == 1; }));
+  const std::unique_ptr<TestDaemon> serves = Serving();
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*serves).measured() == 1; }, absl::Seconds(20)));
+  for (const std::string* config : {&reads, &compiles}) {
+    asks_->Stop(SIGTERM);
+    asks_->Configure(*config);
+    asks_->Start();
+    EXPECT_TRUE(asks_->Lookup("products 1").has_hit());
+    EXPECT_TRUE(Eventually([&] { return WorkOf(*asks_).remade() == 1; }, absl::Seconds(20)));
+    EXPECT_EQ(asks_->Lookup("products 1").has_hit(), config == &reads);
+  }
+}
+
+// ---- Starts and flushes ----------------------------------------------------------------------
+
 // After a start it goes on waiting, by what the store says of the program that is asked for.
 TEST_F(TierWorkDaemons, AStartForgetsNothing) {
   TuningOf(asks_->Compile("products 1"));
@@ -292,6 +380,65 @@ TEST_F(TierWorkDaemons, OneThatIsStoppedLeavesItToAnother) {
   EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
   const std::unique_ptr<TestDaemon> other = Serving("other");
   EXPECT_EQ(Remade(*asks_, "products 4").measurements_size(), 1);
+}
+
+// What another is to emit is emitted before a GPU is taken for it, and one whose workers are busy gives it
+// back.
+TEST_F(TierWorkDaemons, WorkersThatAreBusyKeepNoGpu) {
+  TestDaemon busy(absl::StrCat(ConfigOf("serves"), Gpu()), {}, "", /*workers=*/1);
+  EXPECT_TRUE(Eventually([&] { return WorkOf(busy).serves_size() == 1; }, absl::Seconds(20)));
+  std::thread own([&] { busy.Compile("sleep_ms 60000", {}, absl::Seconds(14)); });
+  EXPECT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    v1::JobsReply jobs;
+    return busy.admin().Jobs(&context, {}, &jobs).ok() && jobs.jobs_size() == 1 &&
+           jobs.jobs(0).phase() == "planning";
+  }));
+  TuningOf(asks_->Compile("rows 9\nproducts 1"));
+  ASSERT_TRUE(Eventually([&] { return Length() == 1 && Claimed() == "1"; }, absl::Seconds(10)));
+  const std::unique_ptr<TestDaemon> other = Serving("other");
+  bool leased = false;
+  EXPECT_TRUE(Eventually(
+      [&] {
+        leased = leased || GpuIsLeased(busy);
+        return WorkOf(*other).measured() == 1;
+      },
+      absl::Seconds(15)));
+  EXPECT_FALSE(leased);
+  const v1::Tuning remade = Remade(*asks_, "rows 9\nproducts 1");
+  ASSERT_EQ(remade.measurements_size(), 1);
+  EXPECT_EQ(remade.measurements(0).winner().native().name(), "faster");
+  EXPECT_EQ(WorkOf(busy).failed(), 0);
+  own.join();
+}
+
+// Without `WORK_LIST_ASK` too: what it can't do others are not kept from.
+TEST_F(TierWorkDaemons, WhoseGpuHasGoneLeavesTheItemToAnother) {
+  TestDaemon serves(absl::StrCat(ConfigOf("serves", "WORK_LIST_SERVE"), Gpu()));
+  EXPECT_TRUE(Eventually([&] { return WorkOf(serves).serves_size() == 1; }, absl::Seconds(20)));
+  TakeGpu(serves);
+  TuningOf(asks_->Compile("products 1"));
+  EXPECT_TRUE(Eventually([&] { return WorkOf(serves).serves_size() == 0; }, absl::Seconds(20)));
+  EXPECT_EQ(WorkOf(serves).failed(), 0);
+  EXPECT_EQ(Length(), 1);
+  const std::unique_ptr<TestDaemon> other = Serving("other");
+  EXPECT_EQ(Remade(*asks_, "products 1").measurements_size(), 1);
+  EXPECT_EQ(other->Stats().tunables_measured(), 1);
+}
+
+// A tier that lets daemons read, and change lists, and nothing else.
+TEST_F(TierWorkDaemons, ARecordThatTheTierDoesNotTakeIsOfferedAgain) {
+  const std::unique_ptr<TestDaemon> serves = Serving();
+  EXPECT_TRUE(Eventually([&] { return WorkOf(*serves).serves_size() == 1; }, absl::Seconds(20)));
+  redis_->Ask({"ACL", "SETUSER", "default", "resetkeys", "%R~*", "~kiln:1:test:{w:*"});
+  TuningOf(asks_->Compile("products 1"));
+  EXPECT_TRUE(Eventually([&] { return serves->Stats().tunables_measured() == 1; }, absl::Seconds(20)));
+  absl::SleepFor(absl::Seconds(2));
+  EXPECT_EQ(Length(), 1);
+  EXPECT_EQ(WorkOf(*serves).measured(), 0);
+  redis_->Ask({"ACL", "SETUSER", "default", "~*"});
+  EXPECT_EQ(Remade(*asks_, "products 1").measurements_size(), 1);
+  EXPECT_EQ(serves->Stats().tunables_measured(), 1);
 }
 
 // ---- Who is believed -------------------------------------------------------------------------

@@ -118,7 +118,7 @@ TEST_F(TierWorkTest, AnItemIsAskedForAndClaimedOnce) {
   EXPECT_FALSE(Claim(first_).has_value());
   EXPECT_EQ(Ask(first_, 1), TierWork::Asked::kBefore);
 
-  EXPECT_TRUE(second_.work().End(kList, *claimed, /*tried=*/true).ok());
+  EXPECT_EQ(*second_.work().End(kList, *claimed, /*tried=*/true), true);
   EXPECT_EQ(StateOf(first_, 1), TierWork::State::kTried);
   EXPECT_EQ(Ask(first_, 1), TierWork::Asked::kBefore);
   EXPECT_EQ(Length(), "0");
@@ -161,6 +161,53 @@ TEST_F(TierWorkTest, WhatASilentOwnerHasIsAnothers) {
   EXPECT_TRUE(taken->item.ok());
   EXPECT_EQ(*second_.work().Renew(kList, *taken), true);
   EXPECT_EQ(*first_.work().Renew(kList, *claimed), false);
+  // Who has lost it ends nothing.
+  EXPECT_EQ(*first_.work().End(kList, *claimed, /*tried=*/true), false);
+  EXPECT_EQ(StateOf(first_, 1), TierWork::State::kAsked);
+  EXPECT_EQ(Length(), "1");
+  EXPECT_EQ(*second_.work().End(kList, *taken, /*tried=*/true), true);
+}
+
+TEST_F(TierWorkTest, DaemonsOfOneKeyAreTwo) {
+  const Member twin = Join("first", {"second"}, {});
+  Ask(first_, 1);
+  const auto claimed = Claim(first_);
+  ASSERT_TRUE(claimed.has_value());
+  EXPECT_EQ(*twin.work().Renew(kList, *claimed), false);
+  EXPECT_TRUE(twin.work().GiveBack(kList, *claimed).ok());
+  EXPECT_FALSE(Claim(second_).has_value()) << "it was given back by who had not claimed it";
+  EXPECT_EQ(*twin.work().End(kList, *claimed, /*tried=*/true), false);
+  EXPECT_EQ(*first_.work().Renew(kList, *claimed), true);
+}
+
+TEST_F(TierWorkTest, AProcessThatHasBeenSilentForLongIsForgotten) {
+  const auto consumers = [&] {
+    return redis_->Ask({"EVAL", "return #redis.call('XINFO', 'CONSUMERS', KEYS[1], 'kiln')", "1", kStream});
+  };
+  for (int i = 0; i < 4; ++i) Ask(first_, i);
+  EXPECT_EQ(*first_.work().End(kList, *Claim(first_), /*tried=*/true), true);
+  const auto claimed = Claim(second_);
+  EXPECT_EQ(consumers(), "2");
+  absl::SleepFor(absl::Milliseconds(50));
+  const Member third = Join("third", {"first"}, {});
+  EXPECT_TRUE(third.work().Claim(kList, kTierWorkIdle, absl::Milliseconds(40))->has_value());
+  EXPECT_EQ(consumers(), "2") << "the first; the second has an item";
+  EXPECT_EQ(*second_.work().Renew(kList, *claimed), true);
+}
+
+// Or it were measured twice: who finds no state asks again.
+TEST_F(TierWorkTest, AnItemEndsWithItsState) {
+  redis_->Ask({"XADD", kStream, "1-1", "s", Subject(1), "i", "of long ago"});
+  redis_->Ask({"XADD", kStream, "1-2", "s", Subject(1), "i", "of long ago"});
+  EXPECT_FALSE(Claim(first_)->item.ok()) << "nobody has asked since";
+  EXPECT_EQ(Ask(first_, 2), TierWork::Asked::kNow);
+  EXPECT_EQ(Length(), "1");
+  EXPECT_EQ(Claim(second_)->subject, Subject(2));
+  for (int i = 0; i < 4; ++i) {  // those that are owed
+    absl::SleepFor(absl::Milliseconds(5));
+    const auto again = Claim(second_, kAtOnce);
+    EXPECT_TRUE(!again.has_value() || again->subject == Subject(2));
+  }
 }
 
 TEST_F(TierWorkTest, WhoRenewsKeepsIt) {
@@ -198,9 +245,9 @@ TEST_F(TierWorkTest, AFlushedTierIsAskedAgain) {
   redis_->Ask({"FLUSHALL"});
   EXPECT_EQ(StateOf(first_, 1), TierWork::State::kUnknown);
   EXPECT_EQ(*second_.work().Renew(kList, *claimed), false);
-  EXPECT_TRUE(second_.work().End(kList, *claimed, /*tried=*/true).ok());
-  EXPECT_EQ(StateOf(first_, 1), TierWork::State::kTried);
+  EXPECT_EQ(*second_.work().End(kList, *claimed, /*tried=*/true), false);
   EXPECT_EQ(Ask(first_, 2), TierWork::Asked::kNow);
+  EXPECT_EQ(*second_.work().End(kList, *claimed, /*tried=*/true), false) << "another list, without a group";
   EXPECT_EQ(Claim(second_)->subject, Subject(2));
 }
 
@@ -247,6 +294,10 @@ TEST_F(TierWorkTest, WhatNobodyTrustedHasSignedIsRefused) {
   EXPECT_EQ(good, (std::vector<std::string>{"item 2", "item 3"}));
   EXPECT_EQ(refused, 4);
   EXPECT_EQ(Length(), "0");
+  // Who was refused is not heard again for a while; a stranger keeps nobody else from asking.
+  EXPECT_EQ(StateOf(stranger_, 1), TierWork::State::kTried);
+  EXPECT_EQ(Ask(stranger_, 1), TierWork::Asked::kBefore);
+  EXPECT_EQ(StateOf(first_, 1), TierWork::State::kUnknown);
   EXPECT_EQ(Ask(first_, 1), TierWork::Asked::kNow) << "a stranger asked for it before";
 }
 

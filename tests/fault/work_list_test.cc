@@ -70,6 +70,11 @@ class WorkListTest : public testing::Test {
     EXPECT_TRUE(asked.ok()) << asked.status();
     return Claimed();
   }
+  // The same of an item that nobody asks for as it is.
+  absl::StatusOr<WorkList::Work> Sneaked(const v1::TuningItem& item) {
+    EXPECT_TRUE(absl::IsInvalidArgument(list_->Ask(kNamespace, item).status()));
+    return Forged(list_->SubjectOf(kNamespace, item.tunable(), item.target()), SerializeDeterministic(item));
+  }
   // As who has a trusted key may write them.
   absl::StatusOr<WorkList::Work> Forged(const std::string& subject, const std::string& bytes) {
     EXPECT_TRUE(tier_->work()->Ask(list_->ListOf(kNamespace, "sm_90"), subject, bytes).ok());
@@ -101,24 +106,24 @@ TEST_F(WorkListTest, WhatIsNotWhatItSaysIsRefused) {
   says(Forged(Sha256("b"), SerializeDeterministic(ProductItem())), "not what its name says");
   v1::TuningItem item = ProductItem();
   item.clear_tunable();
-  says(Through(item), "no known kind");
+  says(Sneaked(item), "no known kind");
   item = ProductItem();
   item.set_kernel(ZstdCompress("code"));
-  says(Through(item), "a kernel of what is none");
+  says(Sneaked(item), "a kernel of what is none");
   item = KernelItem();
   item.mutable_tunable()->mutable_kernel()->set_compiler("another");
-  says(Through(item), "another compiler's");
+  says(Sneaked(item), "another compiler's");
   item = KernelItem();
   item.mutable_tunable()->mutable_kernel()->clear_schedules();
-  says(Through(item), "no schedules");
+  says(Sneaked(item), "no schedules");
   item = KernelItem();
   item.mutable_tunable()->mutable_kernel()->set_digest(Sha256("another kernel"));
-  says(Through(item), "not its digest's");
+  says(Sneaked(item), "not its digest's");
   item = KernelItem("no frame");
   item.set_kernel("no frame");
-  says(Through(item), "none, or too large");
+  says(Sneaked(item), "none, or too large");
   // A bomb: what it claims to be is what counts.
-  says(Through(KernelItem(std::string(kAskedKernelBytesMax + 1, 'x'))), "too large");
+  says(Sneaked(KernelItem(std::string(kAskedKernelBytesMax + 1, 'x'))), "too large");
   EXPECT_TRUE(Through(KernelItem(std::string(kAskedKernelBytesMax, 'x'))).ok());
   // One for another device, on this one's list.
   item = ProductItem();
@@ -146,6 +151,11 @@ TEST_F(WorkListTest, ADevicesFactsAreToldAndRemembered) {
   facts.set_architecture(90);
   EXPECT_TRUE(list_->Tell(kNamespace, facts).ok());
   absl::SleepFor(absl::Milliseconds(1100));  // that there was none is remembered as well
+  EXPECT_TRUE(list_->FactsNow("later", TargetOf("sm_90")).status().code() == absl::StatusCode::kNotFound);
+  EXPECT_TRUE(list_->Tell("later", facts).ok());
+  EXPECT_FALSE(list_->Facts("later", TargetOf("sm_90")).ok()) << "remembered";
+  EXPECT_TRUE(list_->FactsNow("later", TargetOf("sm_90")).ok());
+  EXPECT_TRUE(list_->Facts("later", TargetOf("sm_90")).ok());
   ASSERT_TRUE(list_->Facts(kNamespace, TargetOf("sm_90")).ok());
   EXPECT_EQ(list_->Facts(kNamespace, TargetOf("sm_90"))->name(), "a GPU");
   EXPECT_TRUE(absl::IsNotFound(list_->Facts("other", TargetOf("sm_90")).status()));
