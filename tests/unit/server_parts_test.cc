@@ -886,8 +886,8 @@ TEST_F(Scratch, AVariantWithoutItsObjectsIsNoHit) {
   EXPECT_EQ(keys.Load("", whole->compile_key)->variants.size(), 1u);
 }
 
-// What waits goes last; outdated it is passed over, unless the key is refused by now. One that is made again is
-// what there is.
+// What waits goes last; outdated it is passed over, unless the key is refused by now. One that is made again
+// is what there is.
 TEST_F(Scratch, AVariantThatWaitsIsServedWhileNoOtherCanBe) {
   struct : public WaitingPrograms {
     bool IsOutdated(const std::string&, const std::string&, const std::string&) override { return outdated; }
