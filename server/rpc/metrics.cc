@@ -59,7 +59,8 @@ std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const C
     const v1::TierWorkStatus work = tier_workers->status();
     counter("tier_work_asked", "Tunables that other daemons were asked to measure", work.asked());
     counter("tier_work_full", "Of them: for which the work list had no room", work.full());
-    counter("tier_work_remade", "Programs to be made anew, as what they waited for was measured", work.remade());
+    counter("tier_work_remade", "Programs to be made anew, as what they waited for was measured",
+            work.remade());
     counter("tier_work_measured", "Tunables measured for other daemons", work.measured());
     counter("tier_work_failed", "Of theirs: that could not be", work.failed());
     counter("tier_work_refused", "Items of the work list that did not hold", work.refused());
