@@ -3,7 +3,6 @@ import gc
 import json
 import os
 import textwrap
-import time
 
 import pytest
 import torch
@@ -180,32 +179,6 @@ def test_a_child_asks_by_itself(place):
         print(json.dumps({"child": told[0], "parent": until(retried(3))}))
     """)
     assert told == {"child": True, "parent": True}
-
-
-@pytest.mark.parametrize("away", [True, False])
-def test_a_process_ends_while_the_thread_asks(place, away):
-    """Of a service that is away, and of one that does not answer."""
-    told = retrying(place, f"""
-        import socket
-        silent = socket.socket(socket.AF_UNIX)
-
-        def accepts():
-            try:
-                silent.accept()
-                return True
-            except TimeoutError:
-                return False
-
-        step()
-        if not {away}:
-            os.makedirs(os.environ["KILN_RUNTIME_DIR"], mode=0o700)
-            silent.bind(os.path.join(os.environ["KILN_RUNTIME_DIR"], "kilnd.sock"))
-            silent.listen()
-            silent.settimeout(0.05)
-            assert until(accepts, seconds=20)
-        print(json.dumps(time.time()))
-    """, KILN_CONNECT_TIMEOUT="60", KILN_COMPILE_TIMEOUT="60", KILN_RETRY="0.05")
-    assert time.time() - told < 10
 
 
 def test_what_the_service_refuses_is_not_asked_again():
