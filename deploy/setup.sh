@@ -62,11 +62,13 @@ PYTHON
     || fail "pip could not install $(echo $missing): check the network (or pip's index settings) and run this again"
 }
 need torch==2.13.0
-need transformers numpy scikit-build-core lit
+need transformers numpy  # a Python of 3.10 has others than one of 3.13
+need scikit-build-core==1.1.2 lit==23.1.5
 need nvidia-nvptxcompiler==13.0.88  # linked into kiln-worker: PTX to GPUs' machine code
 if [ $tests = yes ]; then
-  need pytest pytest-xdist==3.8.0 matplotlib
-  need expecttest                # torch's operator database imports it
+  need pytest==9.2.0 pytest-xdist==3.8.0
+  need matplotlib
+  need expecttest==0.3.0         # torch's operator database imports it
   need ruff==0.17.6 mypy==2.4.1  # tests/lint.sh; other versions judge differently
 fi
 

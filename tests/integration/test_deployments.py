@@ -2,6 +2,7 @@
 started."""
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import time
@@ -154,3 +155,41 @@ def test_kilnd_takes_the_units_configuration(place):
             assert daemon.poll() is None and time.time() < deadline, log.read()
             time.sleep(0.05)
     assert (root / "keys" / "signing.pem").stat().st_mode & 0o077 == 0
+
+
+def unpinned(text):
+    """What is fetched without an exact version: images of FROM and image:, requirements of pip install."""
+    text = re.sub(r"\\\n", " ", text)
+    images = re.findall(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)", text, re.MULTILINE)
+    # An image that the file builds is nobody else's.
+    images += re.findall(r"^\s*image:\s*[\"']?([^\s\"'#]+)(?!.*\n\s*build:)", text, re.MULTILINE)
+    stages = re.findall(r"^\s*FROM\s.*\sAS\s+(\S+)", text, re.MULTILINE | re.IGNORECASE)
+    found = [image for image in images if image not in stages
+             and not re.search(r"@sha256:[0-9a-f]{64}$|:v?\d+\.\d+(\.\d+)?([-.+][\w.-]+)*$", image)]
+    for words in re.findall(r"\bpip3? install\s+(.*?)(?:&&|\|\||[;|\n]|$)", text, re.MULTILINE):
+        found += [word for word in words.split() if not word.startswith(("-", "$", '"$', ">", "2>"))
+                  and not re.fullmatch(r"[\"']?[\w.-]+(\[[\w,]+\])?==[\w.+!-]+[\"']?", word)]
+    return found
+
+
+@pytest.mark.parametrize("text, found", [
+    ("FROM debian:12.11-slim AS daemon\nFROM daemon\n", []),
+    ("FROM --platform=linux/amd64 debian:12-slim AS daemon\n", ["debian:12-slim"]),
+    ("FROM debian\n", ["debian"]),
+    ("FROM debian@sha256:" + 64 * "a" + "\n", []),
+    ("  tier:\n    image: redis:7-bookworm\n    user: a\n", ["redis:7-bookworm"]),
+    ("  tier:\n    image: redis:7.4.5-bookworm\n", []),
+    ("  tier:\n    image: redis:latest\n", ["redis:latest"]),
+    ("  tier:\n    image: kiln-daemon\n    build: .\n", []),
+    ("RUN pip install --no-cache-dir torch==2.13.0 \\\n  numpy && useradd train\n", ["numpy"]),
+    ("RUN pip install torch==2.13.0 'numpy>=2'\n", ["'numpy>=2'"]),
+    ('python -m pip install -q --no-deps "$root" >log\n', []),
+])
+def test_what_has_no_exact_version_is_found(text, found):
+    assert unpinned(text) == found
+
+
+def test_what_is_fetched_has_an_exact_version():
+    files = [path for path in [*DEPLOY.rglob("*"), *(DEPLOY.parent / ".ci").iterdir()] if path.is_file()]
+    assert {"Dockerfile", "compose.yaml", "setup.sh"} <= {path.name for path in files}
+    assert {path.name: unpinned(path.read_text()) for path in files if unpinned(path.read_text())} == {}
