@@ -6,7 +6,8 @@
 # uploads nothing. The counts in the table are the daemons' own (kilnctl stats).
 #
 #   --without-tier  the control: the daemons share nothing, and machine-2 compiles everything
-#   --rounds N      starts N processes of each kind in turn and prints their medians; default 1
+#   --rounds N      starts N processes of each kind in turn and prints their medians; default 1; from 5 on a start
+#                   on machine-2 of more than 1.1 times a later one's on machine-1 is a problem
 #   --json FILE     the table's rows, for programs
 #   --help          prints this
 #
@@ -245,6 +246,7 @@ for ((round = 1; round <= rounds; ++round)); do
   [ "$round" -eq 1 ] || start_daemon machine-1
   on machine-1 rm -rf torch
   job "machine-1, later process, $round" machine-1 machine-1 "$address_of"
+  job "machine-1, with AOTAutograd's cache, $round" machine-1 machine-1 "$address_of"
   stop_daemon machine-1
   if [ "$round" -gt 1 ]; then  # a machine that has never seen the job
     stop_daemon machine-2

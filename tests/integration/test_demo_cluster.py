@@ -12,8 +12,9 @@ import pytest
 
 DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
 DEMO, REPORT = DEPLOY / "demo_cluster.sh", DEPLOY / "demo_cluster_report.py"
-FIRST, LATER, OTHER, FARM = ("machine-1, first process", "machine-1, later process", "machine-2, first process",
-                             "machine-2, by the hub's kilnd")
+FIRST, LATER, KEPT, OTHER, FARM = ("machine-1, first process", "machine-1, later process",
+                                   "machine-1, with AOTAutograd's cache", "machine-2, first process",
+                                   "machine-2, by the hub's kilnd")
 
 
 @pytest.fixture
@@ -62,7 +63,8 @@ def test_what_the_next_machine_compiles(temporary, options, tmp_path):
     counts = {row["name"]: row["counts"] for row in json.loads((tmp_path / "rows.json").read_text())["rows"]}
     compiled = counts[FIRST]["compiles"]
     assert compiled > 0 and counts[FIRST]["graphs_uploaded"] == compiled
-    assert counts[LATER]["compiles"] == 0 and counts[LATER]["hits"] == counts[LATER]["lookups"]
+    for name in (LATER, KEPT):
+        assert counts[name]["compiles"] == 0 and counts[name]["hits"] == counts[name]["lookups"]
     for name in (OTHER, FARM):
         assert counts[name]["compiles"] == counts[name]["graphs_uploaded"] == (compiled if options else 0)
         assert counts[name]["tier_hits"] == (0 if options else compiled)
@@ -113,12 +115,14 @@ def test_another_user_is_told_what_it_takes(temporary):
 GOOD = {"lookups": 4, "hits": 0, "compiles": 0, "graphs_uploaded": 0, "fetched_objects": 9}
 
 
-def report(folder, changes, *options):
+def report(folder, changes, *options, rounds=1):
     """What the report says of processes that are as promised but for `changes`: {process: {count: number}}."""
-    for name in (FIRST, f"{LATER}, 1", f"{OTHER}, 1", FARM):
+    in_rounds = [f"{kind}, {number}" for kind in (LATER, KEPT, OTHER) for number in range(1, rounds + 1)]
+    for name in (FIRST, *in_rounds, FARM):
         counts = {**GOOD, **({"compiles": 4, "graphs_uploaded": 4} if name == FIRST else {}), **changes.get(name, {})}
         losses = counts.pop("losses", [8.0, 7.5])
-        (folder / f"{name}.job").write_text(json.dumps({"first_step_s": 1.0, "losses": losses}))
+        start = counts.pop("first_step_s", 1.0)
+        (folder / f"{name}.job").write_text(json.dumps({"first_step_s": start, "losses": losses}))
         for end, stats in (("before", dict.fromkeys(GOOD, 0)), ("after", counts)):
             (folder / f"{name}.{end}.stats").write_text(json.dumps(stats))
             (folder / f"{name}.{end}.status").write_text("{}")
@@ -129,6 +133,7 @@ def report(folder, changes, *options):
     ({}, [], None),
     ({FIRST: {"compiles": 0, "graphs_uploaded": 0}}, [], "so that this shows nothing"),
     ({f"{LATER}, 1": {"compiles": 1}}, [], f"{LATER}: it compiled 1 programs again"),
+    ({f"{KEPT}, 1": {"compiles": 1}}, [], f"{KEPT}: it compiled 1 programs again"),
     ({f"{OTHER}, 1": {"compiles": 1}}, [], f"{OTHER}: compiled 1, not 0"),
     ({FARM: {"graphs_uploaded": 2}}, [], f"{FARM}: uploaded 2, not 0"),
     ({f"{OTHER}, 1": {"losses": [8.0, 7.6]}}, [], "the losses of the processes differ"),
@@ -138,3 +143,26 @@ def test_what_is_not_as_promised_is_a_problem(tmp_path, changes, options, proble
     ran = report(tmp_path, changes, *options)
     assert (ran.returncode == 0) == (problem is None), ran.stderr
     assert (problem or "") in ran.stderr and bool(problem) == ("PROBLEM" in ran.stderr)
+
+
+def slow(*seconds):
+    return {f"{OTHER}, {number}": {"first_step_s": second} for number, second in enumerate(seconds, 1)}
+
+
+@pytest.mark.parametrize("changes, options, rounds, problem", [
+    (slow(1.1, 1.1, 1.1, 1.1, 1.1), [], 5, False),
+    (slow(1.12, 1.12, 1.12, 1.0, 1.0), [], 5, True),
+    (slow(9.0, 9.0, 1.0, 1.0, 1.0), [], 5, False),  # of medians
+    (slow(2.0, 2.0, 2.0, 2.0), [], 4, False),  # too few to judge by
+    (slow(2.0, 2.0, 2.0, 2.0, 2.0), ["--without-tier"], 5, False),  # it compiles, which is the control's point
+])
+def test_a_slow_start_is_a_problem(tmp_path, changes, options, rounds, problem):
+    ran = report(tmp_path, changes, *options, rounds=rounds)
+    assert (f"{OTHER}: its start is" in ran.stderr) == problem, ran.stderr
+    assert options or (ran.returncode == 0) != problem, ran.stderr
+
+
+def test_a_start_with_aotautograds_cache_is_printed_beside(tmp_path):
+    ran = report(tmp_path, {f"{KEPT}, 1": {"first_step_s": 0.5}})
+    assert ran.returncode == 0 and KEPT in ran.stdout, ran.stderr
+    assert "1.00 times that of a later process" in ran.stdout and "2.00 times that of one with it" in ran.stdout
