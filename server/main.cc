@@ -214,8 +214,15 @@ End WaitForEnd(const v1::Config& config, const sigset_t& signals, const Stats& s
   }
 }
 
+std::string HostName() {
+  char name[HOST_NAME_MAX + 1] = {};
+  gethostname(name, HOST_NAME_MAX);
+  return name;
+}
+
 // Null where none is configured.
-absl::StatusOr<std::unique_ptr<SharedTier>> OpenTier(const v1::Config& config, const Signatures& signatures) {
+absl::StatusOr<std::unique_ptr<SharedTier>> OpenTier(const v1::Config& config, const Signatures& signatures,
+                                                     const std::string& fingerprint) {
   if (!config.has_tier()) return nullptr;
   KILN_ASSIGN_OR_RETURN(SharedTier::Options options, TierOptions(config.tier()));
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<SharedTier> tier,
@@ -226,6 +233,14 @@ absl::StatusOr<std::unique_ptr<SharedTier>> OpenTier(const v1::Config& config, c
   } else {
     spdlog::warn("the shared tier at {} does not answer yet: {}", status.address(), status.message());
   }
+  v1::DaemonRecord own;
+  own.set_host(HostName());
+  own.set_version(KILN_VERSION);
+  own.set_build_id(OwnBuildId());
+  own.set_compiler_fingerprint(fingerprint);
+  std::vector<std::string> namespaces;
+  for (const v1::TenantConfig& tenant : config.listen().tenants()) namespaces.push_back(tenant.name());
+  KILN_RETURN_IF_ERROR(tier->daemons()->Announce(std::move(own), std::move(namespaces)));
   return tier;
 }
 
@@ -304,7 +319,7 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
   std::unique_ptr<WorkerPool> pool = *std::move(started);
   store->SetCompiler(pool->hello().compiler_fingerprint());
   const std::unique_ptr<MeasuringPool> gpus = NewMeasuringPool(config.measuring(), measuring.zygote.get());
-  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<SharedTier> tier, OpenTier(config, signatures));
+  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<SharedTier> tier, OpenTier(config, signatures, pool->hello().compiler_fingerprint()));
   TuningRecords tuning_records(&signatures, store.get(), tier.get());
   TierWorkers tier_workers(config, pool->hello().compiler_fingerprint(), tier.get());
   KILN_RETURN_IF_ERROR(tier_workers.StartAsking(store.get(), &tuning_records, &index));

@@ -5,22 +5,17 @@
 
 #include <climits>
 #include <ctime>
-#include <set>
-#include <sstream>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "client/admin/ask.h"
 #include "client/admin/json.h"
 #include "client/admin/text.h"
 #include "client/src/daemon.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/status_macros.h"
-#include "compiler/worker/sandbox_layer.h"
 
 namespace kiln {
 namespace {
@@ -44,75 +39,6 @@ std::string LayersText(const v1::StatusReply& reply) {
   std::string text = on.empty() ? "NONE" : absl::StrJoin(on, ", ");
   if (!off.empty()) absl::StrAppend(&text, "; off: ", absl::StrJoin(off, ", "));
   return Printable(text);
-}
-
-struct Check {
-  std::string name, state, detail;
-};
-
-// A layer that this host does not give is told and no fault; one without which no worker should be is.
-void CheckSandbox(const v1::StatusReply& status, std::vector<Check>* checks) {
-  std::set<std::string> missing(std::begin(kMandatoryLayers), std::end(kMandatoryLayers));
-  for (const v1::SandboxLayer& layer : status.sandbox()) {
-    const bool mandatory = absl::c_linear_search(kMandatoryLayers, layer.name());
-    missing.erase(layer.name());
-    checks->push_back({absl::StrCat("sandbox: ", Printable(layer.name())),
-                       layer.on()  ? "ok"
-                       : mandatory ? "FAILED"
-                                   : "off",
-                       Printable(layer.why_not())});
-  }
-  for (const std::string& name : missing) {
-    checks->push_back(
-        {absl::StrCat("sandbox: ", name), "FAILED", "the workers do not say that they have it"});
-  }
-}
-
-// `wanted`: as KILN_UPSTREAM names it, of the embedded daemon.
-void CheckUpstream(const v1::StatusReply& status, const std::string& wanted, std::vector<Check>* checks) {
-  if (!wanted.empty() && status.upstream().address() != wanted) {
-    checks->push_back(
-        {"upstream", "FAILED",
-         absl::StrCat("KILN_UPSTREAM is ", wanted, ", and this daemon ",
-                      status.has_upstream() ? "asks " : "asks nobody", Printable(status.upstream().address()),
-                      ": it has not been reached yet (the log is beside the socket), or another "
-                      "process started the daemon that serves KILN_RUNTIME_DIR")});
-    return;
-  }
-  if (!status.has_upstream()) return;
-  const v1::UpstreamStatus& upstream = status.upstream();
-  const bool good = upstream.connected();
-  checks->push_back(
-      {"upstream", good ? "ok" : "FAILED",
-       Printable(absl::StrCat(upstream.address(), good ? "" : ": ", good ? "" : upstream.message()))});
-  if (upstream.refused() == 0) return;
-  checks->push_back({"upstream's answers", "FAILED",
-                     absl::StrCat(upstream.refused(),
-                                  " refused; is its key (kilnctl keys, there) in "
-                                  "signing.trusted? The last: ",
-                                  Printable(upstream.message()))});
-}
-
-// The checks as a table or as JSON; false where one failed.
-bool ReportChecks(const AdminContext& context, const std::vector<Check>& checks) {
-  bool good = true;
-  Table table({"CHECK", "STATE", "DETAIL"});
-  std::string json;
-  for (const Check& check : checks) {
-    const bool passed = check.state != "FAILED";
-    good = good && passed;
-    table.Add({check.name, check.state, check.detail});
-    absl::StrAppend(&json, json.empty() ? "" : ",\n", "    {\"name\": ", JsonString(check.name),
-                    ", \"ok\": ", passed ? "true" : "false", ", \"state\": ", JsonString(check.state),
-                    ", \"detail\": ", JsonString(check.detail), "}");
-  }
-  if (context.json) {
-    *context.out << "{\n  \"ok\": " << (good ? "true" : "false") << ",\n  \"checks\": [\n"
-                 << json << "\n  ]\n}\n";
-  } else {
-    *context.out << table.ToString();
-  }
-  return good;
 }
 
 std::string UsesTable(const v1::StatsReply& reply) {
@@ -447,61 +373,6 @@ int RunKeys(const AdminContext& context) {
   for (const std::string& id : reply.revoked()) table.Add({"revoked", "", "nothing", Printable(id)});
   *context.out << table.ToString();
   return kExitOk;
-}
-
-int RunDoctor(const AdminContext& context) {
-  std::vector<Check> checks;
-  const auto add = [&](const std::string& name, bool good, const std::string& detail) {
-    checks.push_back({name, good ? "ok" : "FAILED", detail});
-  };
-  int code = kExitOk;
-  v1::StatusReply status;
-  AdminContext quiet = context;
-  std::ostringstream said;
-  quiet.error = &said;
-  code = Ask(quiet, &v1::Admin::Stub::Status, v1::StatusRequest(), &status);
-  add("reachable", code == kExitOk,
-      code == kExitOk ? context.address
-      : code == kExitUnreachable
-          ? absl::StrCat("nothing answers at ", context.address, " (", context.where, ")")
-          : absl::StrCat(context.address, ": ", absl::StripPrefix(said.str(), "kilnctl: ")));
-  if (code == kExitOk) {
-    auto stub = v1::Compiler::NewStub(context.channel);
-    grpc::ClientContext call;
-    v1::HelloRequest request;
-    request.set_protocol_min(1);
-    request.set_protocol_max(1);
-    request.set_client("kilnctl");
-    v1::HelloReply hello;
-    const grpc::Status greeted = stub->Hello(&call, request, &hello);
-    add("protocol", greeted.ok(), greeted.ok() ? absl::StrCat(hello.protocol()) : greeted.error_message());
-    add("compiler", hello.targets_size() > 0,
-        hello.targets_size() > 0 ? hello.compiler_fingerprint() : "the workers offer no target");
-    add("version", true, absl::StrCat(Printable(status.version()), ", build ", status.build_id()));
-    add("workers", status.workers() > 0, absl::StrCat(status.workers()));
-    CheckSandbox(status, &checks);
-    CheckUpstream(status, context.upstream, &checks);
-    add("store writable", status.store_writable(),
-        status.store_writable() ? status.store_directory()
-                                : absl::StrCat(status.store_message(), "; compiles go on, nothing is kept"));
-    add("accepting", !status.draining() && !status.drained(),
-        status.draining()  ? "the daemon is stopping"
-        : status.drained() ? "no new compiles: it is drained; kilnctl drain --undo"
-                           : "");
-    v1::StatsReply stats;
-    if (Ask(quiet, &v1::Admin::Stub::Stats, v1::StatsRequest(), &stats) == kExitOk) {
-      add("damaged entries", stats.quarantined() == 0,
-          stats.quarantined() == 0
-              ? "none met"
-              : absl::StrCat(stats.quarantined(), " taken out; run kilnctl verify, check the disk"));
-      add("worker crashes", stats.worker_crashes() == 0,
-          stats.worker_crashes() == 0 ? "none"
-                                      : absl::StrCat(stats.worker_crashes(), "; see the daemon's log"));
-    }
-  }
-  const bool good = ReportChecks(context, checks);
-  if (code == kExitUnreachable) return kExitUnreachable;
-  return good ? kExitOk : kExitFailed;
 }
 
 }  // namespace kiln

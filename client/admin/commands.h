@@ -20,8 +20,9 @@ inline constexpr int kExitUnreachable = 3;
 
 struct AdminContext {
   std::string address;
-  std::string where;     // how the address was found, for people
-  std::string upstream;  // that the embedded daemon is to have, where it is the one that is asked
+  std::string where;            // how the address was found, for people
+  std::string tls_certificate;  // the caller's file; empty: none is shown
+  std::string upstream;         // that the embedded daemon is to have, where it is the one that is asked
   bool json = false;
   double timeout_seconds = 30;
   std::ostream* out = nullptr;

@@ -26,8 +26,10 @@ std::string Title(const v1::ComparedProgram& program) {
 }
 
 std::string Named(const v1::ComparedProgram& program, int64_t now) {
-  return Printable(absl::StrCat(ShortHex(program.compile_key()), " (", Title(program), ", compiled ",
-                                Age(program.compiled_unix_seconds(), now), " ago)"));
+  const std::string when = program.compiled_unix_seconds() == 0
+                               ? "of the shared tier"
+                               : absl::StrCat("compiled ", Age(program.compiled_unix_seconds(), now), " ago");
+  return Printable(absl::StrCat(ShortHex(program.compile_key()), " (", Title(program), ", ", when, ")"));
 }
 
 std::string DifferencesTable(const google::protobuf::RepeatedPtrField<v1::KeyDifference>& differences,

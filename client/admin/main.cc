@@ -109,8 +109,8 @@ void CommandLine::AddQuestions() {
   command->add_option("--limit", w.why_limit, "Of a job: at most so many")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
-  command = Add("diff", "What of two stored programs differs: keys, counts, nodes, loops", "3f2a1b 8f0011",
-                [&] { return RunDiff(c, w.key, w.other); });
+  command = Add("diff", "What of two programs, here or in the tier, differs: keys, counts, nodes, loops",
+                "3f2a1b 8f0011", [&] { return RunDiff(c, w.key, w.other); });
   command->add_option("A", w.key, kKeyHelp)->required();
   command->add_option("B", w.other, "Likewise, of the other")->required();
   command = Add("top", "Who has work in flight, again each second: workers, compiles, hits by tenant and job",
@@ -122,7 +122,8 @@ void CommandLine::AddQuestions() {
   Add("tenants", "Tenants and namespaces: users, quotas, connections, what they have in flight", "",
       [&] { return RunTenants(c); });
   Add("keys", "Who signs what the daemon makes, and whose signatures count", "", [&] { return RunKeys(c); });
-  Add("doctor", "Check that the daemon is reachable and well, and say how to mend it", "",
+  Add("doctor",
+      "Check the daemon, its identity, keys, certificates, clock, sandbox and tier; say how to mend it", "",
       [&] { return RunDoctor(c); });
 }
 
@@ -229,6 +230,7 @@ int CommandLine::Connect() {
     return kExitUsage;
   }
   context_.channel = *std::move(channel);
+  context_.tls_certificate = tls_.certificate;
   return kExitOk;
 }
 

@@ -103,6 +103,15 @@ absl::Status CheckTlsPaths(const TlsFiles& paths, const TlsFiles& names) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<int64_t> CertificateFileEnd(const std::string& path, const std::string& name) {
+  KILN_ASSIGN_OR_RETURN(const std::string pem, ReadFile(name, path, /*secret=*/false));
+  const Certificate certificate = FirstCertificate(pem);
+  tm end = {};
+  if (certificate == nullptr || ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &end) != 1)
+    return Refuse(name, path, "holds no certificate (PEM)");
+  return timegm(&end);
+}
+
 std::string EndOfCertificate(const std::string& pem) {
   const Certificate certificate = FirstCertificate(pem);
   tm end = {};

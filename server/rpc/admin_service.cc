@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "compiler/graph/caller_notes.h"
 #include "compiler/ir/print.h"
 #include "compiler/support/digest.h"
@@ -19,10 +20,12 @@
 #include "compiler/worker/build_id.h"
 #include "kiln/v1/record.pb.h"
 #include "server/build/artifact.h"
+#include "server/rpc/daemon_facts.h"
 #include "server/rpc/entry_choice.h"
 #include "server/rpc/explanation.h"
 #include "server/rpc/refusal_removal.h"
 #include "server/rpc/request_limits.h"
+#include "server/rpc/tier_program.h"
 #include "server/rpc/tuning_removal.h"
 #include "spdlog/spdlog.h"
 
@@ -112,8 +115,13 @@ v1::EntryInfo AdminService::Describe(const Found& found) const {
   return info;
 }
 
-absl::Status AdminService::AnswerStatus(const grpc::CallbackServerContext&, const v1::StatusRequest&,
-                                        v1::StatusReply* reply) {
+absl::Status AdminService::AnswerStatus(const grpc::CallbackServerContext& context,
+                                        const v1::StatusRequest& request, v1::StatusReply* reply) {
+  KILN_ASSIGN_OR_RETURN(const Identity* caller, gate_.Admit(context, Rpc::kStatus));
+  AddCaller(*caller, config_.listen(), reply);
+  AddKeys(*signatures_, reply);
+  AddCertificates(config_, reply);
+  reply->set_unix_millis(absl::ToUnixMillis(absl::Now()));
   reply->set_version(KILN_VERSION);
   reply->set_build_id(OwnBuildId());
   reply->set_compiler_fingerprint(pool_->hello().compiler_fingerprint());
@@ -141,6 +149,7 @@ absl::Status AdminService::AnswerStatus(const grpc::CallbackServerContext&, cons
   if (facts_.tier != nullptr) {
     *reply->mutable_tier() = facts_.tier->status();
     *reply->mutable_tier()->mutable_work() = facts_.tier_workers->status();
+    if (request.look()) facts_.tier->daemons()->Look(reply->mutable_tier());
   }
   if (facts_.upstream != nullptr) *reply->mutable_upstream() = facts_.upstream->status();
   if (gpus_ == nullptr) return absl::OkStatus();
@@ -222,7 +231,7 @@ absl::StatusOr<std::string> AdminService::ReadObject(const v1::ObjectRef& ref) {
   return raw;
 }
 
-void AdminService::ShowKernels(const Found& found, v1::ShownEntry* shown) {
+void AdminService::ShowKernels(const Found& found, const ReadObjects& read, v1::ShownEntry* shown) {
   const BytesMoved bytes(found.manifest.byte_exprs(), found.hints);
   for (const v1::ManifestKernel& kernel : found.manifest.kernels()) {
     v1::ShownKernel* out = shown->add_kernels();
@@ -231,7 +240,7 @@ void AdminService::ShowKernels(const Found& found, v1::ShownEntry* shown) {
     out->set_bytes_written(bytes.Of(kernel.bytes_written()));
     const v1::KernelNotes notes = WithSources(kernel.notes(), found.notes.source_lines());
     *out->mutable_sources() = notes.sources();
-    if (absl::StatusOr<std::string> raw = ReadObject(kernel.loop_ir()); raw.ok()) {
+    if (absl::StatusOr<std::string> raw = read(kernel.loop_ir()); raw.ok()) {
       v1::Kernel loops;
       if (loops.ParseFromString(*raw)) out->set_loop_ir(PrintKernel(loops, notes));
     } else {
@@ -328,7 +337,7 @@ absl::Status AdminService::AnswerShow(const grpc::CallbackServerContext& context
     Found& match = *found;
     v1::ShownEntry* shown = reply->add_entries();
     *shown->mutable_info() = Describe(match);
-    ShowKernels(match, shown);
+    ShowKernels(match, [this](const v1::ObjectRef& ref) { return ReadObject(ref); }, shown);
     if (request.listings()) KILN_RETURN_IF_ERROR(AddListings(context, match.manifest, shown));
     *shown->mutable_manifest() = std::move(match.manifest);
     *shown->mutable_sections() = std::move(match.sections);
@@ -431,7 +440,41 @@ absl::Status AdminService::AnswerKeys(const grpc::CallbackServerContext&, const 
 
 absl::Status AdminService::AnswerWhy(const grpc::CallbackServerContext& context,
                                      const v1::WhyRequest& request, v1::WhyReply* reply) {
-  return Explain(*store_, stats_->last_misses.Last(), request, Gone(context), reply);
+  RecordElsewhere elsewhere;
+  if (facts_.tier != nullptr) {
+    elsewhere = [this](const std::string& compile_key) -> absl::StatusOr<v1::RequestRecord> {
+      KILN_ASSIGN_OR_RETURN(TierProgram program,
+                            ReadTierProgram(*facts_.tier, config_.listen(), compile_key));
+      return std::move(program.record);
+    };
+  }
+  return Explain(*store_, stats_->last_misses.Last(), request, Gone(context), reply, elsewhere);
+}
+
+absl::StatusOr<ComparedEntry> AdminService::ReadComparedInTier(absl::string_view field,
+                                                               const std::string& compile_key) {
+  absl::StatusOr<TierProgram> program = ReadTierProgram(*facts_.tier, config_.listen(), compile_key);
+  if (program.ok() && program->variants.empty())
+    program = absl::NotFoundError("the shared tier has a refusal of this key, and no program");
+  if (!program.ok()) {
+    return absl::Status(program.status().code(),
+                        absl::StrCat(field, ": not stored here; ", program.status().message()));
+  }
+  Found found;
+  found.manifest = std::move(program->variants.front());
+  found.notes = program->record.notes();
+  KILN_ASSIGN_OR_RETURN(const auto loops, ReadTierLoops(*facts_.tier, program->ns, found.manifest));
+  ComparedEntry compared;
+  *compared.shown.mutable_info() = Describe(found);
+  const auto read = [&](const v1::ObjectRef& ref) -> absl::StatusOr<std::string> {
+    const auto at = loops.find(ref.digest());
+    if (at == loops.end()) return absl::NotFoundError("the shared tier lacks it");
+    return at->second;
+  };
+  ShowKernels(found, read, &compared.shown);
+  compared.record = std::move(program->record);
+  *compared.shown.mutable_manifest() = std::move(found.manifest);
+  return compared;
 }
 
 absl::StatusOr<ComparedEntry> AdminService::ReadCompared(const grpc::CallbackServerContext& context,
@@ -444,6 +487,8 @@ absl::StatusOr<ComparedEntry> AdminService::ReadCompared(const grpc::CallbackSer
   std::vector<EntryId> ids;
   for (const CatalogEntry& entry : chosen.manifests) ids.push_back(entry.id);
   const size_t keys = CompileKeysOf(ids).size();
+  if (keys == 0 && prefix->whole() && facts_.tier != nullptr)
+    return ReadComparedInTier(field, prefix->bytes());
   if (keys == 0)
     return absl::NotFoundError(absl::StrCat(field, ": no stored program has a key that starts with ", hex));
   if (keys > 1) {
@@ -453,7 +498,7 @@ absl::StatusOr<ComparedEntry> AdminService::ReadCompared(const grpc::CallbackSer
   KILN_ASSIGN_OR_RETURN(Found found, ReadEntry(chosen.manifests.front()));
   ComparedEntry compared;
   *compared.shown.mutable_info() = Describe(found);
-  ShowKernels(found, &compared.shown);
+  ShowKernels(found, [this](const v1::ObjectRef& ref) { return ReadObject(ref); }, &compared.shown);
   KILN_ASSIGN_OR_RETURN(compared.record, ReadRequestRecord(*store_, found.manifest.compile_key()));
   *compared.shown.mutable_manifest() = std::move(found.manifest);
   return compared;

@@ -174,13 +174,15 @@ class AdminService final : public v1::Admin::CallbackService {
     v1::Hints hints;
   };
   absl::StatusOr<Found> ReadEntry(const CatalogEntry& entry);
-  // The program, and of several variants the first, of the one key that starts so. `field` names it in
-  // errors.
+  // The program, and of several variants the first, of the one key that starts so; a whole key that is not
+  // stored here is asked of the shared tier. `field` names it in errors.
   absl::StatusOr<ComparedEntry> ReadCompared(const grpc::CallbackServerContext& context,
                                              absl::string_view field, const std::string& hex);
+  absl::StatusOr<ComparedEntry> ReadComparedInTier(absl::string_view field, const std::string& compile_key);
   absl::Status RemoveAll(const grpc::CallbackServerContext& context, v1::RemoveReply* reply);
   v1::EntryInfo Describe(const Found& found) const;
-  void ShowKernels(const Found& found, v1::ShownEntry* shown);
+  using ReadObjects = std::function<absl::StatusOr<std::string>(const v1::ObjectRef&)>;
+  void ShowKernels(const Found& found, const ReadObjects& read, v1::ShownEntry* shown);
   // Emits the entry's kernels again and sets their listings, or texts that say why there is none. CANCELLED
   // when the caller has gone.
   class Tasks;

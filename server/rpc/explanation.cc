@@ -37,7 +37,9 @@ struct Nearest {
 
   void Consider(const MissTable::Miss& miss, const CatalogEntry& entry, absl::string_view key,
                 const v1::RequestRecord& other) {
-    if (key == miss.compile_key || entry.created_unix_seconds > miss.unix_seconds) return;
+    if (key == miss.compile_key) return;
+    // When another daemon compiled it is not known.
+    if (miss.unix_seconds != 0 && entry.created_unix_seconds > miss.unix_seconds) return;
     const Rank its(EqualIngredients(miss.record, other), miss.record.notes().title() == other.notes().title(),
                    entry.created_unix_seconds);
     if (found && its <= rank) return;
@@ -69,9 +71,17 @@ absl::StatusOr<MissPtr> MissOfStored(Store& store, const std::string& compile_ke
   return std::make_shared<const MissTable::Miss>(std::move(miss));
 }
 
+absl::StatusOr<MissPtr> MissElsewhere(const RecordElsewhere& elsewhere, const std::string& compile_key) {
+  MissTable::Miss miss;
+  miss.compile_key = compile_key;
+  KILN_ASSIGN_OR_RETURN(miss.record, elsewhere(compile_key));
+  miss.tenant = miss.record.namespace_();
+  return std::make_shared<const MissTable::Miss>(std::move(miss));
+}
+
 // The compile that is meant by the start of a key.
 absl::StatusOr<MissPtr> FindByKey(Store& store, const std::vector<MissPtr>& misses, const std::string& hex,
-                                  const CallerGone& gone) {
+                                  const CallerGone& gone, const RecordElsewhere& elsewhere) {
   KILN_ASSIGN_OR_RETURN(const KeyPrefix prefix, KeyPrefix::Parse(hex));
   absl::btree_set<std::string> keys;
   for (const MissPtr& miss : misses) {
@@ -81,6 +91,10 @@ absl::StatusOr<MissPtr> FindByKey(Store& store, const std::vector<MissPtr>& miss
                         ChooseEntries(store, prefix, RequestKeys::kElse, /*limit=*/0, gone));
   for (const auto* entries : {&chosen.manifests, &chosen.failures}) {
     for (const CatalogEntry& entry : *entries) keys.insert(entry.id.key.substr(0, kDigestBytes));
+  }
+  if (keys.empty() && prefix.whole() && elsewhere != nullptr) {
+    absl::StatusOr<MissPtr> miss = MissElsewhere(elsewhere, prefix.bytes());
+    if (!absl::IsNotFound(miss.status())) return miss;
   }
   if (keys.empty()) {
     return absl::NotFoundError(
@@ -109,7 +123,8 @@ absl::Status NoSuchJob(const std::vector<MissPtr>& misses, const std::string& ab
 }
 
 absl::StatusOr<std::vector<MissPtr>> FindMisses(Store& store, const std::vector<MissPtr>& misses,
-                                                const v1::WhyRequest& request, const CallerGone& gone) {
+                                                const v1::WhyRequest& request, const CallerGone& gone,
+                                                const RecordElsewhere& elsewhere) {
   const size_t limit =
       request.limit() == 0 ? kExplainedDefault : std::min<size_t>(request.limit(), kExplainedMax);
   std::vector<MissPtr> found;
@@ -120,7 +135,7 @@ absl::StatusOr<std::vector<MissPtr>> FindMisses(Store& store, const std::vector<
   if (!found.empty()) return found;
   if (request.about().empty()) return absl::NotFoundError("nothing was compiled since the daemon started");
   if (!KeyPrefix::Parse(request.about()).ok()) return NoSuchJob(misses, request.about());
-  KILN_ASSIGN_OR_RETURN(MissPtr miss, FindByKey(store, misses, request.about(), gone));
+  KILN_ASSIGN_OR_RETURN(MissPtr miss, FindByKey(store, misses, request.about(), gone, elsewhere));
   found.push_back(std::move(miss));
   return found;
 }
@@ -235,8 +250,9 @@ absl::StatusOr<v1::RequestRecord> ReadRequestRecord(Store& store, const std::str
 }
 
 absl::Status Explain(Store& store, const std::vector<MissPtr>& misses, const v1::WhyRequest& request,
-                     const CallerGone& gone, v1::WhyReply* reply) {
-  KILN_ASSIGN_OR_RETURN(const std::vector<MissPtr> asked, FindMisses(store, misses, request, gone));
+                     const CallerGone& gone, v1::WhyReply* reply, const RecordElsewhere& elsewhere) {
+  KILN_ASSIGN_OR_RETURN(const std::vector<MissPtr> asked,
+                        FindMisses(store, misses, request, gone, elsewhere));
   uint64_t stored = 0;
   KILN_ASSIGN_OR_RETURN(const std::vector<CatalogEntry> latest,
                         LatestEntries(store.catalog(), EntryKind::kMeta, kComparedMax, gone, &stored));

@@ -4,6 +4,9 @@
 // ingredients; of several by one of the same title, then by the one that was compiled last, and never by one
 // that was compiled later.
 //
+// A whole CompileKey that is not stored here is asked of the shared tier; what is near is sought in the store
+// alone.
+//
 // Limits: the catalogue is gone through by pages; at most kComparedMax records and kComparedBytesMax of them
 // are read, those that were made or used last. Errors: NOT_FOUND where no such job or program is known,
 // FAILED_PRECONDITION where several keys start so, CANCELLED once `gone` says so.
@@ -11,9 +14,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "cache/store.h"
 #include "kiln/v1/admin.pb.h"
 #include "server/observe/miss_table.h"
@@ -24,9 +30,13 @@ namespace kiln {
 inline constexpr size_t kComparedMax = 4096;
 inline constexpr uint64_t kComparedBytesMax = 64u << 20;
 
-// `misses`: the last first.
+// What others know of a CompileKey that is not stored here. NOT_FOUND where nobody does.
+using RecordElsewhere = std::function<absl::StatusOr<v1::RequestRecord>(const std::string& compile_key)>;
+
+// `misses`: the last first. Without `elsewhere` nobody else is asked.
 absl::Status Explain(Store& store, const std::vector<MissTable::MissPtr>& misses,
-                     const v1::WhyRequest& request, const CallerGone& gone, v1::WhyReply* reply);
+                     const v1::WhyRequest& request, const CallerGone& gone, v1::WhyReply* reply,
+                     const RecordElsewhere& elsewhere = nullptr);
 
 // What the store knows of a key's ingredients.
 absl::StatusOr<v1::RequestRecord> ReadRequestRecord(Store& store, const std::string& compile_key);

@@ -1,11 +1,8 @@
 // The wall's clock is set back and forth by up to a day under a running kilnd. Promises: answers, limits and
 // what is running do not depend on it; nothing that is in use is evicted for it; a restart at another time
 // finds everything.
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -22,42 +19,13 @@
 #include "gtest/gtest.h"
 #include "tests/fault/daemon.h"
 #include "tests/fault/process_facts.h"
+#include "tests/fault/shifted_clock.h"
 
 namespace kiln {
 namespace {
 
 constexpr int64_t kDay = 24 * 3600;
 constexpr int kPrograms = 20;
-
-// The clock of processes that are started while this object lives.
-class ShiftedClock {
- public:
-  ShiftedClock() {
-    char path[] = "/tmp/kiln-test-clock-XXXXXX";
-    const int fd = mkstemp(path);
-    path_ = path;
-    EXPECT_EQ(ftruncate(fd, sizeof(int64_t)), 0);
-    void* at = mmap(nullptr, sizeof(int64_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
-    shift_ = new (at) std::atomic<int64_t>(0);
-    setenv("KILN_TEST_CLOCK", path, 1);
-    setenv("LD_PRELOAD", SHIFTED_CLOCK, 1);
-  }
-  ~ShiftedClock() {
-    unsetenv("LD_PRELOAD");
-    unsetenv("KILN_TEST_CLOCK");
-    munmap(static_cast<void*>(shift_), sizeof(int64_t));
-    unlink(path_.c_str());
-  }
-  ShiftedClock(const ShiftedClock&) = delete;
-  ShiftedClock& operator=(const ShiftedClock&) = delete;
-
-  void Set(int64_t seconds) { *shift_ = seconds; }
-
- private:
-  std::string path_;
-  std::atomic<int64_t>* shift_;
-};
 
 std::string Program(int i) { return absl::StrCat("kernels 2\nname program ", i); }
 

@@ -89,7 +89,7 @@ class ExplanationTest : public testing::Test {
     v1::WhyRequest request;
     request.set_about(about);
     v1::WhyReply reply;
-    const absl::Status status = Explain(*store_, misses_.Last(), request, gone, &reply);
+    const absl::Status status = Explain(*store_, misses_.Last(), request, gone, &reply, elsewhere_);
     if (!status.ok()) return status;
     return reply;
   }
@@ -103,6 +103,7 @@ class ExplanationTest : public testing::Test {
   TemporaryDirectory directory_;
   std::unique_ptr<kiln::Store> store_;
   MissTable misses_;
+  RecordElsewhere elsewhere_;
 };
 
 TEST_F(ExplanationTest, NearestIsWhoHasMostIngredientsThenTheTitleThenTheLatest) {
@@ -233,6 +234,29 @@ TEST_F(ExplanationTest, SoManyBytesAreRead) {
   EXPECT_EQ(reply->stored(), kRecords);
   EXPECT_LT(reply->compared(), kRecords);
   EXPECT_GT(reply->compared(), kRecords - 10);
+}
+
+TEST_F(ExplanationTest, AWholeKeyThatIsNotStoredIsAskedOfOthers) {
+  Store("here", {.deterministic = true});
+  std::vector<std::string> asked;
+  elsewhere_ = [&](const std::string& key) -> absl::StatusOr<v1::RequestRecord> {
+    asked.push_back(key);
+    if (key == KeyOf("there")) return RecordOf({});
+    if (key == KeyOf("cut")) return absl::FailedPreconditionError("the tier is cut");
+    return absl::NotFoundError("the tier has no such key");
+  };
+  const v1::Explanation why = Why(ToHex(KeyOf("there")));
+  EXPECT_EQ(why.why(), v1::WHY_INGREDIENT);
+  EXPECT_EQ(why.program().title(), "f forward");
+  EXPECT_EQ(why.program().compiled_unix_seconds(), 0) << "nobody knows";
+  EXPECT_EQ(why.nearest().compile_key(), KeyOf("here"));
+  EXPECT_EQ(asked, std::vector<std::string>{KeyOf("there")});
+  EXPECT_EQ(Ask(ToHex(KeyOf("cut"))).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Ask(ToHex(KeyOf("nowhere"))).status().code(), StatusCode::kNotFound);
+  asked.clear();
+  EXPECT_EQ(Ask(ToHex(KeyOf("there")).substr(0, 62)).status().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(Ask(ToHex(KeyOf("here"))).ok());
+  EXPECT_TRUE(asked.empty()) << "of a part of a key, and of what is stored here, nobody is asked";
 }
 
 }  // namespace
