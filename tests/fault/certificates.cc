@@ -41,8 +41,20 @@ void Extend(X509* certificate, int name, const std::string& value) {
   X509_EXTENSION_free(extension);
 }
 
+void AddUnknownCritical(X509* certificate) {
+  const std::unique_ptr<ASN1_OBJECT, decltype(&ASN1_OBJECT_free)> object(
+      OBJ_txt2obj("1.3.6.1.4.1.55555.1", 1), ASN1_OBJECT_free);
+  const std::unique_ptr<ASN1_OCTET_STRING, decltype(&ASN1_OCTET_STRING_free)> value(ASN1_OCTET_STRING_new(),
+                                                                                    ASN1_OCTET_STRING_free);
+  ASN1_OCTET_STRING_set(value.get(), reinterpret_cast<const unsigned char*>("x"), 1);
+  X509_EXTENSION* const extension =
+      X509_EXTENSION_create_by_OBJ(nullptr, object.get(), /*crit=*/1, value.get());
+  Need(extension != nullptr && X509_add_ext(certificate, extension, -1) == 1, "an unknown extension");
+  X509_EXTENSION_free(extension);
+}
+
 // `authority` null: signed by itself.
-CertificatePair Make(const CertificateWish& wish, const CertificatePair* authority, bool is_authority) {
+CertificatePair Make(const CertificateWish& wish, const CertificatePair* authority) {
   const Key key(EVP_EC_gen("P-256"), EVP_PKEY_free);
   const Certificate certificate(X509_new(), X509_free);
   static long serial = 0;
@@ -58,7 +70,9 @@ CertificatePair Make(const CertificateWish& wish, const CertificatePair* authori
   for (const std::string& uri : wish.uris) names.push_back(absl::StrCat("URI:", uri));
   if (!names.empty()) Extend(certificate.get(), NID_subject_alt_name, absl::StrJoin(names, ","));
   if (!wish.usage.empty()) Extend(certificate.get(), NID_ext_key_usage, wish.usage);
-  Extend(certificate.get(), NID_basic_constraints, is_authority ? "critical,CA:TRUE" : "critical,CA:FALSE");
+  if (!wish.key_usage.empty()) Extend(certificate.get(), NID_key_usage, wish.key_usage);
+  Extend(certificate.get(), NID_basic_constraints, wish.constraints);
+  if (wish.unknown_critical) AddUnknownCritical(certificate.get());
   Key signer(nullptr, EVP_PKEY_free);
   if (authority != nullptr) {
     const Memory text(BIO_new_mem_buf(authority->certificate.data(), -1), BIO_free);
@@ -78,16 +92,34 @@ CertificatePair Make(const CertificateWish& wish, const CertificatePair* authori
 
 }  // namespace
 
-CertificatePair SelfSigned(const CertificateWish& wish) { return Make(wish, nullptr, false); }
+CertificatePair SelfSigned(const CertificateWish& wish) { return Make(wish, nullptr); }
+
+CertificatePair IssuedBy(const CertificatePair& issuer, const CertificateWish& wish) {
+  return Make(wish, &issuer);
+}
+
+std::string Tampered(const std::string& pem) {
+  const Memory text(BIO_new_mem_buf(pem.data(), -1), BIO_free);
+  const Certificate certificate(PEM_read_bio_X509(text.get(), nullptr, nullptr, nullptr), X509_free);
+  unsigned char* der = nullptr;
+  const int size = i2d_X509(certificate.get(), &der);
+  Need(size > 0, "a certificate");
+  der[size - 1] ^= 1;  // the signature is last
+  const Memory out(BIO_new(BIO_s_mem()), BIO_free);
+  PEM_write_bio(out.get(), PEM_STRING_X509, "", der, size);
+  OPENSSL_free(der);
+  return TextOf(out.get());
+}
 
 TestAuthority::TestAuthority() {
   static int number = 0;
   CertificateWish wish;
   wish.common_name = absl::StrCat("authority ", ++number);
   wish.usage = "";
-  pair_ = Make(wish, nullptr, true);
+  wish.constraints = "critical,CA:TRUE";
+  pair_ = Make(wish, nullptr);
 }
 
-CertificatePair TestAuthority::Issue(const CertificateWish& wish) const { return Make(wish, &pair_, false); }
+CertificatePair TestAuthority::Issue(const CertificateWish& wish) const { return Make(wish, &pair_); }
 
 }  // namespace kiln

@@ -15,6 +15,9 @@ struct CertificateWish {
   std::string usage = "clientAuth";     // of OpenSSL's extendedKeyUsage; empty: any
   long begins_seconds = -3600;          // from now
   long ends_seconds = 3600;
+  std::string constraints = "critical,CA:FALSE";  // OpenSSL's basicConstraints
+  std::string key_usage = {};                     // OpenSSL's keyUsage; empty: any
+  bool unknown_critical = false;                  // an extension that nobody knows and everybody has to
 };
 
 struct CertificatePair {
@@ -22,11 +25,16 @@ struct CertificatePair {
 };
 
 CertificatePair SelfSigned(const CertificateWish& wish);
+// Signed by `issuer`, whether or not that is an authority. The issuer's is not in the text.
+CertificatePair IssuedBy(const CertificatePair& issuer, const CertificateWish& wish);
+// The first certificate of a PEM with one bit of its signature changed.
+std::string Tampered(const std::string& pem);
 
 class TestAuthority {
  public:
   TestAuthority();
   const std::string& certificate() const { return pair_.certificate; }
+  const CertificatePair& pair() const { return pair_; }
   CertificatePair Issue(const CertificateWish& wish) const;
 
  private:

@@ -183,6 +183,52 @@ TEST_F(IdentityTest, WhoIsServedByWhichCertificate) {
   }
 }
 
+// Chains, and what OpenSSL refuses of a certificate whose issuer is the right one.
+TEST_F(IdentityTest, AChainIsAsGoodAsEachOfItsCertificates) {
+  Start();
+  CertificateWish middle;
+  middle.common_name = "in between";
+  middle.usage = "";
+  middle.constraints = "critical,CA:TRUE";
+  CertificateWish ended = middle, last = middle, unused = Of("kiln:read"), unknown = Of("kiln:read");
+  ended.begins_seconds = -7200, ended.ends_seconds = -3600;
+  last.constraints = "critical,CA:TRUE,pathlen:0";
+  unused.key_usage = "critical,keyCertSign";
+  unknown.unknown_critical = true;
+  const CertificatePair good = authority_.Issue(middle), good_too = authority_.Issue(middle),
+                        old = authority_.Issue(ended), a_leaf = authority_.Issue(Of("kiln:compile")),
+                        end = authority_.Issue(last), beyond = IssuedBy(end, middle);
+  const auto behind = [](CertificatePair pair, const std::string& chain) {
+    pair.certificate += chain;
+    return pair;
+  };
+  CertificatePair tampered = authority_.Issue(Of("kiln:read"));
+  tampered.certificate = Tampered(tampered.certificate);
+  const struct {
+    const char* what;
+    CertificatePair pair;
+    bool served;
+  } cases[] = {
+      {"by one in between", behind(IssuedBy(good, Of("kiln:read")), good.certificate), true},
+      {"without the one in between", IssuedBy(good, Of("kiln:read")), false},
+      {"behind another's chain", behind(IssuedBy(good, Of("kiln:read")), good_too.certificate), false},
+      {"by one in between that has ended", behind(IssuedBy(old, Of("kiln:read")), old.certificate), false},
+      {"by a caller's", behind(IssuedBy(a_leaf, Of("kiln:read")), a_leaf.certificate), false},
+      {"by one that may sign no other authority",
+       behind(IssuedBy(beyond, Of("kiln:read")), beyond.certificate + end.certificate), false},
+      {"with a changed signature", tampered, false},
+      {"for keys that may not do that", authority_.Issue(unused), false},
+      {"with what nobody knows and everybody has to", authority_.Issue(unknown), false},
+  };
+  for (const auto& each : cases) {
+    std::string tenant;
+    const grpc::Status status = Hello(Channel(each.pair), &tenant);
+    EXPECT_EQ(status.error_code(), each.served ? grpc::OK : grpc::UNAVAILABLE)
+        << each.what << ": " << status.error_message();
+    EXPECT_EQ(tenant, each.served ? "read" : "") << each.what;
+  }
+}
+
 TEST_F(IdentityTest, WithoutTlsNobodyIsServed) {
   Start();
   EXPECT_EQ(Hello(Channel(grpc::InsecureChannelCredentials())).error_code(), grpc::UNAVAILABLE);
