@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <thread>
 
@@ -19,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "cache/shared/redis_address.h"
 #include "gtest/gtest.h"
+#include "tests/fuzz/byte_mutator.h"
 
 namespace kiln {
 namespace {
@@ -121,6 +123,31 @@ TEST(RedisConnection, WhatIsNoProtocolIsDataLoss) {
     EXPECT_TRUE(absl::IsDataLoss(outcome.status) || absl::IsUnavailable(outcome.status))
         << foul << outcome.status;
   }
+}
+
+// Replies that are nearly right, by seeds (KILN_FULL: ten times as many).
+TEST(RedisConnection, WhatIsNearlyTheProtocolIsAReplyOrOneOfItsErrors) {
+  const std::string replies[] = {"+OK\r\n",
+                                 "$5\r\nvalue\r\n",
+                                 "$-1\r\n",
+                                 ":1234\r\n",
+                                 "-MOVED 1234 127.0.0.1:6379\r\n",
+                                 "*3\r\n$1\r\na\r\n:12\r\n*1\r\n$-1\r\n"};
+  for (const std::string& reply : replies)
+    EXPECT_TRUE(Ask([&](int peer) { Server::Say(peer, reply); }, absl::Seconds(20)).status.ok()) << reply;
+  const uint64_t cases = getenv("KILN_FULL") != nullptr ? 10'000 : 1'000;
+  uint64_t refused = 0;
+  for (uint64_t seed = 0; seed < cases; ++seed) {
+    ByteMutator mutator(seed);
+    const std::string changed = mutator.Mutate(replies[seed % std::size(replies)]);
+    const Outcome outcome = Ask([&](int peer) { Server::Say(peer, changed); }, absl::Seconds(20));
+    refused += !outcome.status.ok();
+    EXPECT_TRUE(outcome.status.ok() || absl::IsDataLoss(outcome.status) ||
+                absl::IsUnavailable(outcome.status))
+        << "seed " << seed << ": " << outcome.status;
+  }
+  EXPECT_GT(refused, cases / 4) << "they are wrong";
+  EXPECT_LT(refused, cases) << "and not by much";
 }
 
 TEST(RedisConnection, NobodyThereIsUnavailable) {
