@@ -22,8 +22,8 @@
 namespace kiln {
 namespace {
 
-// Of who writes, claims and keeps verdicts, and of threads that measure.
-constexpr size_t kOtherConnections = 6;
+// Of who writes, claims, keeps verdicts and tells of this daemon, and of threads that measure.
+constexpr size_t kOtherConnections = 7;
 constexpr uint64_t kBytesAtOnce = 8u << 20;
 constexpr absl::Duration kCommandLimit = absl::Seconds(1);  // in the background
 constexpr absl::Duration kFirstConnectionLimit = absl::Seconds(1);

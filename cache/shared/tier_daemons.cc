@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "cache/shared/tier_value.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
@@ -35,7 +34,11 @@ std::string NameOf(const std::string& ns, absl::string_view id) {
 }
 EntryId EntryOf(absl::string_view id) { return {EntryKind::kMeta, absl::StrCat("daemon", id)}; }
 
-int64_t WallMilliseconds() { return absl::ToUnixMillis(absl::Now()); }
+// Not absl's clock, which follows the system's with some delay where somebody sets it.
+int64_t WallMilliseconds() {
+  using std::chrono::milliseconds, std::chrono::system_clock;
+  return std::chrono::duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count();
+}
 
 // The server's clock when it took the record: when the record ends, without its life.
 absl::StatusOr<int64_t> ServersMilliseconds(const redisReply& end) {

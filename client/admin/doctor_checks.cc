@@ -192,8 +192,9 @@ void CheckCertificate(const v1::CertificateStatus& certificate, int64_t now, Che
         checks);
     return;
   }
-  const std::string days = absl::StrCat(left / (24 * 3600), " days left");
-  checks->push_back({name, left < kCertificateWarnSeconds ? "WARN" : "ok", days});
+  const int64_t days = left / (24 * 3600);
+  checks->push_back({name, left < kCertificateWarnSeconds ? "WARN" : "ok",
+                     absl::StrCat(days, days == 1 ? " day left" : " days left")});
 }
 
 void CheckClock(const v1::StatusReply& status, int64_t begun_ms, int64_t ended_ms, Checks* checks) {

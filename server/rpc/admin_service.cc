@@ -8,7 +8,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "compiler/graph/caller_notes.h"
 #include "compiler/ir/print.h"
 #include "compiler/support/digest.h"
@@ -121,7 +120,7 @@ absl::Status AdminService::AnswerStatus(const grpc::CallbackServerContext& conte
   AddCaller(*caller, config_.listen(), reply);
   AddKeys(*signatures_, reply);
   AddCertificates(config_, reply);
-  reply->set_unix_millis(absl::ToUnixMillis(absl::Now()));
+  AddClock(reply);
   reply->set_version(KILN_VERSION);
   reply->set_build_id(OwnBuildId());
   reply->set_compiler_fingerprint(pool_->hello().compiler_fingerprint());

@@ -1,5 +1,6 @@
 #include "server/rpc/daemon_facts.h"
 
+#include <chrono>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -44,6 +45,13 @@ void AddKeys(const Signatures& signatures, v1::StatusReply* reply) {
     if (id != signatures.key_id()) reply->add_trusted_keys(id);
   }
   reply->set_revoked_keys(signatures.config().revoked_size());
+}
+
+void AddClock(v1::StatusReply* reply) {
+  // Not absl's clock, which follows the system's with some delay where somebody sets it.
+  using std::chrono::milliseconds, std::chrono::system_clock;
+  reply->set_unix_millis(
+      std::chrono::duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count());
 }
 
 void AddCertificates(const v1::Config& config, v1::StatusReply* reply) {

@@ -14,6 +14,7 @@ namespace kiln {
 
 void AddCaller(const Identity& caller, const v1::ListenConfig& listen, v1::StatusReply* reply);
 void AddKeys(const Signatures& signatures, v1::StatusReply* reply);
+void AddClock(v1::StatusReply* reply);
 // Of each PEM file the first certificate. One that can't be read has a message.
 void AddCertificates(const v1::Config& config, v1::StatusReply* reply);
 
