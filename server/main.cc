@@ -240,7 +240,7 @@ absl::StatusOr<std::unique_ptr<SharedTier>> OpenTier(const v1::Config& config, c
   own.set_compiler_fingerprint(fingerprint);
   std::vector<std::string> namespaces;
   for (const v1::TenantConfig& tenant : config.listen().tenants()) namespaces.push_back(tenant.name());
-  KILN_RETURN_IF_ERROR(tier->daemons()->Announce(std::move(own), std::move(namespaces)));
+  KILN_RETURN_IF_ERROR(tier->members()->Announce(std::move(own), std::move(namespaces)));
   return tier;
 }
 

@@ -62,7 +62,7 @@ client/runtime: compiler/graph compiler/image compiler/ir compiler/support
 client/tuner: client/runtime compiler/graph compiler/image compiler/ir compiler/support
 client/tuner/tuner_main.cc: client/runtime client/tuner compiler/support compiler/worker
 client/python: client/include/kiln client/runtime compiler/graph compiler/support compiler/target
-client/admin: client/src compiler/channel compiler/graph compiler/support compiler/worker
+client/admin: client/include/kiln client/src compiler/channel compiler/graph compiler/support compiler/worker
 """
 
 ROOTS = ("cache", "client", "compiler", "server")

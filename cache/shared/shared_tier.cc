@@ -104,7 +104,7 @@ absl::StatusOr<std::unique_ptr<SharedTier>> SharedTier::Create(Options options,
   KILN_ASSIGN_OR_RETURN(made->writer_, TierWriter::Create(write_bytes_max));
   made->verdicts_ =
       std::make_unique<TierVerdicts>(made->engine_.get(), signatures, made->options_.lookup_limit);
-  made->daemons_ = std::make_unique<TierDaemons>(made->engine_.get(), signatures);
+  made->members_ = std::make_unique<TierMembers>(made->engine_.get(), signatures);
   TierTuning::Tier lent;
   lent.engine = made->engine_.get();
   lent.open = [tier = made.get()](const std::string& ns, const EntryId& id, absl::string_view sealed) {

@@ -30,7 +30,7 @@
 #include "cache/shared/redis_engine.h"
 #include "cache/shared/tier_artifact.h"
 #include "cache/shared/tier_claims.h"
-#include "cache/shared/tier_daemons.h"
+#include "cache/shared/tier_members.h"
 #include "cache/shared/tier_tuning.h"
 #include "cache/shared/tier_verdicts.h"
 #include "cache/shared/tier_work.h"
@@ -107,8 +107,8 @@ class SharedTier {
   TierVerdicts* verdicts() { return verdicts_.get(); }
   // See tier_work.h.
   const TierWork* work() const { return work_.get(); }
-  // See tier_daemons.h.
-  TierDaemons* daemons() { return daemons_.get(); }
+  // See tier_members.h.
+  TierMembers* members() { return members_.get(); }
 
   v1::TierStatus status() const;
 
@@ -137,7 +137,7 @@ class SharedTier {
   std::unique_ptr<TierClaims> claims_;
   std::unique_ptr<TierWriter> writer_;
   std::unique_ptr<TierVerdicts> verdicts_;
-  std::unique_ptr<TierDaemons> daemons_;
+  std::unique_ptr<TierMembers> members_;
   std::unique_ptr<TierTuning> tuning_;
   std::unique_ptr<TierWork> work_;
 };

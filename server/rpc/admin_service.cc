@@ -148,7 +148,7 @@ absl::Status AdminService::AnswerStatus(const grpc::CallbackServerContext& conte
   if (facts_.tier != nullptr) {
     *reply->mutable_tier() = facts_.tier->status();
     *reply->mutable_tier()->mutable_work() = facts_.tier_workers->status();
-    if (request.look()) facts_.tier->daemons()->Look(reply->mutable_tier());
+    if (request.look()) facts_.tier->members()->Look(reply->mutable_tier());
   }
   if (facts_.upstream != nullptr) *reply->mutable_upstream() = facts_.upstream->status();
   if (gpus_ == nullptr) return absl::OkStatus();

@@ -31,12 +31,12 @@ inline constexpr size_t kTierDaemonsMax = 256;
 inline constexpr absl::Duration kTierLookLimit = absl::Seconds(1);
 inline constexpr absl::Duration kTierRecordLife = absl::Seconds(90);
 
-class TierDaemons {
+class TierMembers {
  public:
   // Both outlive this.
-  TierDaemons(RedisEngine* engine, const Signatures* signatures);
+  TierMembers(RedisEngine* engine, const Signatures* signatures);
   // Takes the daemon's records out, where the tier answers.
-  ~TierDaemons();
+  ~TierMembers();
 
   // From now on `own` is told of in these namespaces, with the time of each renewal. Once. UNAVAILABLE where
   // the system gives no thread.
@@ -52,7 +52,7 @@ class TierDaemons {
     int64_t begun_ms = 0, ended_ms = 0;  // by this daemon's clock
   };
   absl::StatusOr<Asked> Renew(const std::string& ns) const;
-  void Members(const std::string& ns, const redisReply& ids, v1::TierStatus* status) const;
+  void AddOthers(const std::string& ns, const redisReply& ids, v1::TierStatus* status) const;
   v1::TierDaemon Open(const std::string& ns, const std::string& id, absl::string_view sealed) const;
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -1,4 +1,4 @@
-#include "cache/shared/tier_daemons.h"
+#include "cache/shared/tier_members.h"
 
 #include <hiredis/hiredis.h>
 #include <openssl/rand.h>
@@ -50,10 +50,10 @@ absl::StatusOr<int64_t> ServersMilliseconds(const redisReply& end) {
 
 }  // namespace
 
-TierDaemons::TierDaemons(RedisEngine* engine, const Signatures* signatures)
+TierMembers::TierMembers(RedisEngine* engine, const Signatures* signatures)
     : engine_(engine), signatures_(signatures), id_(NewId()) {}
 
-TierDaemons::~TierDaemons() {
+TierMembers::~TierMembers() {
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
@@ -69,14 +69,14 @@ TierDaemons::~TierDaemons() {
   engine_->RunEach(commands, MonotonicAfter(absl::Milliseconds(100)), RedisEngine::Asker::kWaits);
 }
 
-absl::Status TierDaemons::Announce(v1::DaemonRecord own, std::vector<std::string> namespaces) {
+absl::Status TierMembers::Announce(v1::DaemonRecord own, std::vector<std::string> namespaces) {
   own_ = std::move(own);
   namespaces_ = std::move(namespaces);
   KILN_ASSIGN_OR_RETURN(thread_, StartThread([this] { Run(); }));
   return absl::OkStatus();
 }
 
-void TierDaemons::Run() {
+void TierMembers::Run() {
   while (true) {
     for (const std::string& ns : namespaces_) Renew(ns).status().IgnoreError();  // the next one is soon
     absl::MutexLock lock(&mutex_);
@@ -87,7 +87,7 @@ void TierDaemons::Run() {
 }
 
 // The replies: of SET, when the record ends, of the two that keep it among all, and all.
-absl::StatusOr<TierDaemons::Asked> TierDaemons::Renew(const std::string& ns) const {
+absl::StatusOr<TierMembers::Asked> TierMembers::Renew(const std::string& ns) const {
   v1::DaemonRecord record = own_;
   record.set_unix_millis(WallMilliseconds());
   const std::string value = SealTierValue(*signatures_, EntryOf(id_), ns, SerializeDeterministic(record));
@@ -105,7 +105,7 @@ absl::StatusOr<TierDaemons::Asked> TierDaemons::Renew(const std::string& ns) con
   return asked;
 }
 
-v1::TierDaemon TierDaemons::Open(const std::string& ns, const std::string& id,
+v1::TierDaemon TierMembers::Open(const std::string& ns, const std::string& id,
                                  absl::string_view sealed) const {
   v1::TierDaemon daemon;
   daemon.set_id(id);
@@ -121,7 +121,7 @@ v1::TierDaemon TierDaemons::Open(const std::string& ns, const std::string& id,
   return daemon;
 }
 
-void TierDaemons::Members(const std::string& ns, const redisReply& ids, v1::TierStatus* status) const {
+void TierMembers::AddOthers(const std::string& ns, const redisReply& ids, v1::TierStatus* status) const {
   std::vector<std::string> others;
   std::vector<RedisCommand> commands;
   for (size_t i = 0; i < ids.elements && others.size() < kTierDaemonsMax; ++i) {
@@ -147,7 +147,7 @@ void TierDaemons::Members(const std::string& ns, const redisReply& ids, v1::Tier
   if (!gone.empty()) engine_->RunEach(gone, MonotonicAfter(kTierLookLimit), RedisEngine::Asker::kBackground);
 }
 
-void TierDaemons::Look(v1::TierStatus* status) const {
+void TierMembers::Look(v1::TierStatus* status) const {
   for (const std::string& ns : namespaces_) {
     const MonotonicTime begun = MonotonicNow();
     const absl::StatusOr<Asked> asked = Renew(ns);
@@ -172,7 +172,7 @@ void TierDaemons::Look(v1::TierStatus* status) const {
     if (const absl::Status told = RedisError(ids); !told.ok()) {
       status->set_look_message(std::string(told.message()));
     } else {
-      Members(ns, ids, status);
+      AddOthers(ns, ids, status);
     }
   }
 }
