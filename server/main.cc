@@ -319,7 +319,8 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
   std::unique_ptr<WorkerPool> pool = *std::move(started);
   store->SetCompiler(pool->hello().compiler_fingerprint());
   const std::unique_ptr<MeasuringPool> gpus = NewMeasuringPool(config.measuring(), measuring.zygote.get());
-  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<SharedTier> tier, OpenTier(config, signatures, pool->hello().compiler_fingerprint()));
+  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<SharedTier> tier,
+                        OpenTier(config, signatures, pool->hello().compiler_fingerprint()));
   TuningRecords tuning_records(&signatures, store.get(), tier.get());
   TierWorkers tier_workers(config, pool->hello().compiler_fingerprint(), tier.get());
   KILN_RETURN_IF_ERROR(tier_workers.StartAsking(store.get(), &tuning_records, &index));

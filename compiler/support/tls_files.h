@@ -32,8 +32,8 @@ absl::StatusOr<TlsPems> ReadTlsPems(const TlsFiles& paths, const TlsFiles& names
 // INVALID_ARGUMENT, which names the first that is no absolute path.
 absl::Status CheckTlsPaths(const TlsFiles& paths, const TlsFiles& names);
 
-// When the first certificate of a PEM file ends, in seconds of Unix. FAILED_PRECONDITION, which names the file
-// as `name` says, where it can't be read or has none.
+// When the first certificate of a PEM file ends, in seconds of Unix. FAILED_PRECONDITION, which names the
+// file as `name` says, where it can't be read or has none.
 absl::StatusOr<int64_t> CertificateFileEnd(const std::string& path, const std::string& name);
 
 // "2027-01-31 12:00:00 UTC": when the first certificate of a PEM ends; empty where there is none.
