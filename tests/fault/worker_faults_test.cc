@@ -5,6 +5,8 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -15,9 +17,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "compiler/worker/sandbox.h"
+#include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "tests/fault/daemon.h"
+#include "tests/fault/leaks.h"
 #include "tests/fault/process_facts.h"
 
 namespace kiln {
@@ -195,6 +199,80 @@ TEST(WorkerFaults, AWorkerThatLiesIsRefusedOrHarmless) {
   std::printf("%d lies: %d refused, %d taken\n", lies, refused.load(), taken.load());
   EXPECT_GT(refused, lies / 4);
   EXPECT_TRUE(Eventually([&] { return PoolIsWhole(daemon, kWorkers); }));
+}
+
+// ---- What errors tell -------------------------------------------------------------------------
+
+// All that a caller is told of a compile that failed, or was not kept.
+std::string ToldOf(const CompileResult& result) {
+  std::string told = absl::StrCat(result.failed_reason, "\n", result.status.error_message(), "\n",
+                                  result.status.error_details());
+  for (const v1::CompileEvent& event : result.events) absl::StrAppend(&told, "\n", event.done().not_kept());
+  return told;
+}
+
+// The lines between the first and the last of a PEM.
+std::vector<std::string> SecretsIn(const std::string& pem_file) {
+  std::ifstream file(pem_file);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    if (!absl::StartsWith(line, "-----")) lines.push_back(line);
+  }
+  return lines;
+}
+
+TEST(WorkerFaults, ErrorsTellNothingOfTheHost) {
+  TestDaemon daemon("workers { plan_seconds_max: 1 emit_seconds_max: 1 memory_bytes: 268435456 }");
+  Untold untold;
+  untold.pids = daemon.Workers();
+  untold.pids.push_back(daemon.pid());
+  for (const auto& file : std::filesystem::recursive_directory_iterator(daemon.directory())) {
+    if (file.path().extension() == ".pem") untold.secrets = SecretsIn(file.path());
+  }
+  ASSERT_FALSE(untold.secrets.empty()) << "where is its key?";
+  std::vector<std::string> scripts = {"crash abort",
+                                      "crash segv",
+                                      "crash exit",
+                                      "emit crash",
+                                      "hang",
+                                      "emit hang",
+                                      "refuse 3 no such operator"};
+  if (kBoundAddressSpace) scripts.insert(scripts.end(), {"exhaust", "emit exhaust"});
+  for (int lie = 1; lie <= 30; ++lie)
+    scripts.push_back(absl::StrCat("kernels 3\nguarded\nname l\nlie ", lie));
+  int failed = 0;
+  for (const std::string& script : scripts) {
+    const CompileResult result = daemon.Compile(script, {5});
+    failed += result.failed_code != 0 || !result.status.ok();
+    EXPECT_THAT(LeaksIn(ToldOf(result), untold), testing::IsEmpty()) << script << ": " << ToldOf(result);
+  }
+  EXPECT_GE(failed, 9) << "they are errors";
+}
+
+// Of a store above its budget, without memory for entries.
+TEST(WorkerFaults, WhyNothingIsKeptIsToldWithoutThePlace) {
+  TestDaemon daemon("store { budget_bytes: 1048576 memory_bytes: 1 }");
+  std::ofstream(daemon.directory() + "/store/db/filler") << std::string(2u << 20, 'f');
+  ASSERT_TRUE(Eventually([&] { return daemon.Stats().bytes() > 2u << 20; }));
+  const CompileResult result = daemon.Compile("name a");
+  EXPECT_TRUE(result.done && !result.durable);
+  EXPECT_GT(ToldOf(result).size(), 10u) << "it says why";
+  EXPECT_THAT(LeaksIn(ToldOf(result), {{daemon.pid()}, {}}), testing::IsEmpty()) << ToldOf(result);
+}
+
+// The control: what is planted is found, and what callers are to be told is not.
+TEST(WorkerFaults, PlantedLeaksAreFound) {
+  TestDaemon daemon;
+  const CompileResult planted = daemon.Compile("refuse 3 cannot open /root/.cache/kiln/store");
+  EXPECT_THAT(LeaksIn(ToldOf(planted)), testing::ElementsAre(testing::HasSubstr("/root/.cache/kiln/store")));
+  for (const char* text :
+       {"at 0x7f3a12345678", "process 4711 ended", "\"/var/lib/kiln/000012.log\"", "MC4CAQAwBQ="})
+    EXPECT_THAT(LeaksIn(text, {{4711}, {"MC4CAQAwBQ="}}), testing::SizeIs(1)) << text;
+  for (const char* text :
+       {"aten.div.Tensor: 3/4 of 10/s", "node 47110 of model/layer/0", "0x1f",
+        "key 0123456789abcdef0123456789abcdef", "https://example.org/kiln/docs", "and/or"}) {
+    EXPECT_THAT(LeaksIn(text, {{4711}, {"MC4CAQAwBQ="}}), testing::IsEmpty()) << text;
+  }
 }
 
 TEST(WorkerFaults, WorkersYieldToTheDaemon) {

@@ -34,6 +34,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "gtest/gtest.h"
 #include "kiln/v1/compile.pb.h"
+#include "tests/fault/leaks.h"
 #include "tests/fuzz/graph_mutator.h"
 #include "tests/property/campaign.h"
 #include "tests/property/random_graph.h"
@@ -311,6 +312,8 @@ TEST(RequestMutation, NothingCrashesAndTheCallerIsToBlame) {
       slowest_seed = seed;
     }
     ++codes[absl::StatusCodeToString(status.code())];
+    for (const std::string& leak : LeaksIn(std::string(status.message()), {{getpid()}, {}}))
+      faults.emplace(absl::StrCat("the error tells ", leak, ": ", status.message()), seed);
     if (reply.ok() && std::getenv("KILN_SHOW") != nullptr) {
       for (const v1::PlannedKernel& planned : reply->kernels()) {
         v1::Kernel kernel;
