@@ -16,12 +16,12 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "tests/fault/daemon.h"
+#include "tests/fault/process_facts.h"
 
 namespace kiln {
 namespace {
 
 constexpr int kConnections = 10;
-constexpr int kCallers = 400;
 constexpr int kThreadsMore = 4;  // than without any caller
 
 // One Compile. It sends all it has at once, as libkiln does, and then reads to the end.
@@ -135,7 +135,7 @@ class Herd : public testing::Test {
 TEST_F(Herd, IsOneCompileOneUploadAndTheSameBytes) {
   daemon_.Compile("name first");  // what the first call costs is there
   const int idle = Threads();
-  Send(kCallers, "sleep_ms 1500\nname herd");
+  Send(Count(400, 1000), "sleep_ms 1500\nname herd");
   // The one who uploads is told of its place when it has.
   ASSERT_TRUE(AllWait());
   EXPECT_LE(Threads(), idle + kThreadsMore);

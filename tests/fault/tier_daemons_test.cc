@@ -2,9 +2,9 @@
 #include "tests/fault/tier_daemons.h"
 
 #include <algorithm>
-#include <atomic>
 #include <csignal>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +17,7 @@
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
 #include "gtest/gtest.h"
+#include "tests/fault/process_facts.h"
 
 namespace kiln {
 namespace {
@@ -194,8 +195,6 @@ TEST_F(TierDaemons, AFlushedTierIsFilledByUse) {
 
 class TierClaimsOfDaemons : public TierDaemons {
  protected:
-  static constexpr int kCallersOfEach = 100;
-
   void SetUp() override {
     TierDaemons::SetUp();
     if (IsSkipped()) return;
@@ -205,16 +204,23 @@ class TierClaimsOfDaemons : public TierDaemons {
       daemons_.push_back(std::make_unique<TestDaemon>(Config(key, others)));
     }
   }
-  // All at once, and all are served.
-  void AskAll(const std::string& script) {
+  // All at once, spread over the daemons, and all are served. What they are served: each manifest's bytes, once.
+  std::set<std::string> AskAll(const std::string& script) {
+    const size_t callers_count = static_cast<size_t>(Count(300, 1000));
+    std::vector<CompileResult> results(callers_count);
     std::vector<std::thread> callers;
-    std::atomic<int> served{0};
-    for (const std::unique_ptr<TestDaemon>& daemon : daemons_) {
-      for (int i = 0; i < kCallersOfEach; ++i)
-        callers.emplace_back([&] { served += daemon->Compile(script, {}, absl::Seconds(120)).done; });
+    for (size_t i = 0; i < callers_count; ++i) {
+      callers.emplace_back([&, i] {
+        results[i] = daemons_[i % daemons_.size()]->Compile(script, {}, absl::Seconds(120));
+      });
     }
     for (std::thread& caller : callers) caller.join();
-    EXPECT_EQ(served, kCallersOfEach * daemons_.size());
+    std::set<std::string> manifests;
+    for (const CompileResult& result : results) {
+      EXPECT_TRUE(result.done) << result.failed_reason << result.status.error_message();
+      manifests.insert(result.manifest_bytes);
+    }
+    return manifests;
   }
   uint64_t Compiles() {
     uint64_t compiles = 0;
@@ -226,16 +232,20 @@ class TierClaimsOfDaemons : public TierDaemons {
   std::vector<std::unique_ptr<TestDaemon>> daemons_;
 };
 
-TEST_F(TierClaimsOfDaemons, ThreeHundredCallersOfThreeDaemonsCostOneCompile) {
-  AskAll("name wanted\nsleep_ms 1000\nkernels 4");
+TEST_F(TierClaimsOfDaemons, CallersOfThreeDaemonsCostOneCompileAndHaveTheSameBytes) {
+  const std::set<std::string> manifests = AskAll("name wanted\nsleep_ms 1000\nkernels 4");
+  EXPECT_EQ(manifests.size(), 1);
+  EXPECT_EQ(manifests.count(""), 0);
   EXPECT_EQ(Compiles(), 1);
   EXPECT_TRUE(Eventually([&] { return !IsClaimed(); }));
 }
 
-// The control: it is the tier that makes it one.
+// The control: it is the tier that makes it one compile.
 TEST_F(TierClaimsOfDaemons, WithTheTierCutEachDaemonCompilesOnce) {
   redis_->Kill();
-  AskAll("name wanted\nsleep_ms 1000\nkernels 4");
+  const std::set<std::string> manifests = AskAll("name wanted\nsleep_ms 1000\nkernels 4");
+  EXPECT_EQ(manifests.size(), 1) << "whoever made it";
+  EXPECT_EQ(manifests.count(""), 0);
   EXPECT_EQ(Compiles(), 3);
 }
 
