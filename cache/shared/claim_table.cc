@@ -10,7 +10,8 @@ constexpr absl::Duration kPauseMin = absl::Milliseconds(5);
 
 }  // namespace
 
-void ClaimTable::Claim(uint64_t id, std::string name, std::function<void(Answer)> answer, MonotonicTime now) {
+void ClaimTable::Claim(uint64_t id, std::string name, MonotonicTime deadline,
+                       std::function<void(Answer)> answer, MonotonicTime now) {
   if (const auto found = held_.find(id);
       found != held_.end() && found->second.ours && !found->second.released) {
     answer(Answer::kOurs);
@@ -21,6 +22,7 @@ void ClaimTable::Claim(uint64_t id, std::string name, std::function<void(Answer)
   held.token = new_token_();
   held.answer = std::move(answer);
   held.next = now;
+  held.deadline = deadline;
   held.patience = now + absl::ToChronoNanoseconds(kClaimPatience);
   held.pause = kPauseMin;
   held_[id] = std::move(held);
@@ -44,14 +46,20 @@ void ClaimTable::ReleaseAll(MonotonicTime now) {
   for (const auto& [id, held] : held_) Release(id, now);
 }
 
-std::vector<ClaimTable::Question> ClaimTable::Due(MonotonicTime now) const {
+std::vector<ClaimTable::Question> ClaimTable::Due(MonotonicTime now) {
+  absl::erase_if(held_, [now](const auto& entry) {
+    const Held& held = entry.second;
+    const bool late = !held.released && held.deadline <= now;
+    if (late) held.answer(Answer::kNobodys);
+    return late;
+  });
   std::vector<Question> due;
   for (const auto& [id, held] : held_) {
     if (held.next > now) continue;
     const Question::Kind kind = held.released ? Question::Kind::kGiveBack
                                 : held.ours   ? Question::Kind::kPutOff
                                               : Question::Kind::kTake;
-    due.push_back({kind, id, held.name, held.token});
+    due.push_back({kind, id, held.name, held.token, held.deadline});
   }
   return due;
 }
@@ -63,6 +71,7 @@ void ClaimTable::Told(const Question& question, std::optional<bool> yes, Monoton
 }
 
 bool ClaimTable::Take(Held* held, std::optional<bool> yes, MonotonicTime now) {
+  held->deadline = MonotonicTime::max();
   if (held->released) {  // meanwhile; given back at once
     held->next = now;
     return true;

@@ -1,7 +1,7 @@
 // The claims of one daemon as a state machine: what to ask the tier when, and what follows from its answers.
 //
 //   Claim → awaited: taken, with pauses that double, until it is ours, or patience is over, or there is no
-//           answer → ours: put off thrice in a claim's life, until it is released, or another has it
+//           answer in time → ours: put off thrice in a claim's life, until it is released, or another has it
 //
 // Who runs it asks what is `Due`, and hands each question back with what was `Told`, before it asks again.
 //
@@ -33,7 +33,8 @@ class ClaimTable {
   // kOurs: from now on until Release. kNobodys: the tier does not say.
   enum class Answer { kOurs, kNobodys };
   // As TierClaims'.
-  void Claim(uint64_t id, std::string name, std::function<void(Answer)> answer, MonotonicTime now);
+  void Claim(uint64_t id, std::string name, MonotonicTime deadline, std::function<void(Answer)> answer,
+             MonotonicTime now);
   // The name of one that is ours.
   std::optional<std::string> Ours(uint64_t id) const;
   void Release(uint64_t id, MonotonicTime now);
@@ -47,8 +48,10 @@ class ClaimTable {
     uint64_t id;
     std::string name;
     std::string token;
+    MonotonicTime deadline;  // later the answer is of no use; max: it always is
   };
-  std::vector<Question> Due(MonotonicTime now) const;
+  // Who was not asked for in time is told so, and is not due.
+  std::vector<Question> Due(MonotonicTime now);
   // Nothing: the tier did not answer, whatever it did.
   void Told(const Question& question, std::optional<bool> yes, MonotonicTime now);
   // When something is due; max: there is nothing.
@@ -62,7 +65,8 @@ class ClaimTable {
     std::function<void(Answer)> answer;
     bool ours = false;
     bool released = false;
-    MonotonicTime next;  // when it is asked for, or put off
+    MonotonicTime next;      // when it is asked for, or put off
+    MonotonicTime deadline;  // of the first answer; max: it is there
     MonotonicTime patience;
     absl::Duration pause;
   };

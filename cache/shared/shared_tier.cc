@@ -331,8 +331,8 @@ absl::Status SharedTier::RemoveManifest(const std::string& ns, const EntryId& ma
 // ---- Claims ----------------------------------------------------------------------------------
 
 void SharedTier::Claim(uint64_t id, const std::string& ns, const std::string& compile_key,
-                       std::function<void(TierClaims::Answer)> answer) {
-  claims_->Claim(id, ClaimName(ns, compile_key), std::move(answer));
+                       MonotonicTime deadline, std::function<void(TierClaims::Answer)> answer) {
+  claims_->Claim(id, ClaimName(ns, compile_key), deadline, std::move(answer));
 }
 
 void SharedTier::ReleaseAfterWrites(uint64_t id) {

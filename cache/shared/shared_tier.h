@@ -97,7 +97,7 @@ class SharedTier {
   absl::Status RemoveManifest(const std::string& ns, const EntryId& manifest);
 
   // See tier_claims.h.
-  void Claim(uint64_t id, const std::string& ns, const std::string& compile_key,
+  void Claim(uint64_t id, const std::string& ns, const std::string& compile_key, MonotonicTime deadline,
              std::function<void(TierClaims::Answer)> answer);
   void Release(uint64_t id) { claims_->Release(id); }
   // When what was written before of the key is in the tier, or never will be.

@@ -3,6 +3,7 @@
 #include <hiredis/hiredis.h>
 #include <openssl/rand.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -76,9 +77,10 @@ void TierClaims::Wake() {
   changed_.SignalAll();
 }
 
-void TierClaims::Claim(uint64_t id, std::string name, std::function<void(Answer)> answer) {
+void TierClaims::Claim(uint64_t id, std::string name, MonotonicTime deadline,
+                       std::function<void(Answer)> answer) {
   absl::MutexLock lock(&mutex_);
-  table_.Claim(id, std::move(name), std::move(answer), MonotonicNow());
+  table_.Claim(id, std::move(name), deadline, std::move(answer), MonotonicNow());
   Wake();
 }
 
@@ -110,10 +112,14 @@ void TierClaims::Run() {
 
 void TierClaims::Ask(const std::vector<ClaimTable::Question>& due) {
   std::vector<RedisCommand> commands;
-  for (const ClaimTable::Question& question : due) commands.push_back(CommandFor(question));
+  MonotonicTime deadline = MonotonicAfter(command_limit_);
+  for (const ClaimTable::Question& question : due) {
+    commands.push_back(CommandFor(question));
+    deadline = std::min(deadline, question.deadline);
+  }
   // For all keys: a server that is slow costs no key of another's.
   const std::vector<RedisEngine::Answer> answers =
-      engine_->RunEach(commands, MonotonicAfter(command_limit_), RedisEngine::Asker::kBackground);
+      engine_->RunEach(commands, deadline, RedisEngine::Asker::kBackground);
   absl::MutexLock lock(&mutex_);
   for (size_t i = 0; i < due.size(); ++i) {
     std::optional<bool> yes;

@@ -40,8 +40,9 @@ class TierClaims {
 
   using Answer = ClaimTable::Answer;
   // `id` is the caller's, `name` the claim's key. One answer, or none once Release has returned; at once
-  // where it is ours already.
-  void Claim(uint64_t id, std::string name, std::function<void(Answer)> answer) ABSL_LOCKS_EXCLUDED(mutex_);
+  // where it is ours already, and kNobodys where the tier has not said by `deadline` whose it is.
+  void Claim(uint64_t id, std::string name, MonotonicTime deadline, std::function<void(Answer)> answer)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // The name of one that is ours.
   std::optional<std::string> Ours(uint64_t id) const ABSL_LOCKS_EXCLUDED(mutex_);
   // One that is not known is ignored.

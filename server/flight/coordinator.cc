@@ -384,28 +384,34 @@ void Coordinator::SayLooked(FlightId flight, KnownKeyPtr known, FlightTable::Whe
 
 std::unique_ptr<TierFlights> Coordinator::NewTierFlights() {
   TierFlights::Outside outside;
-  outside.look = [this](FlightId flight, const TierKeys::Name& key) {
-    if (!closing_) LookInTier(flight, key);
+  outside.look = [this](FlightId flight, const TierKeys::Name& key, MonotonicTime deadline) {
+    if (!closing_) LookInTier(flight, key, deadline);
   };
-  outside.claim = [this](FlightId flight, const TierKeys::Name& key) {
-    if (!closing_) ClaimInTier(flight, key);
+  outside.claim = [this](FlightId flight, const TierKeys::Name& key, MonotonicTime deadline) {
+    if (!closing_) ClaimInTier(flight, key, deadline);
   };
   outside.give_back = [this](FlightId flight) { tier_->ReleaseAfterWrites(flight); };
   outside.looked = [this](FlightId flight, KnownKeyPtr known, FlightTable::Where where) {
     table_.Looked(flight, std::move(known), where);
   };
-  return std::make_unique<TierFlights>(std::move(outside));
+  return std::make_unique<TierFlights>(std::move(outside), &clock_, tier_->lookup_limit());
 }
 
-void Coordinator::LookInTier(FlightId flight, const TierKeys::Name& key) {
-  looks_->Post([this, flight, key, deadline = tier_->Deadline()] {
+void Coordinator::LookInTier(FlightId flight, const TierKeys::Name& key, MonotonicTime deadline) {
+  looks_->Post([this, flight, key, deadline] {
+    const MonotonicTime begin = clock_.Now();
     absl::StatusOr<SharedTier::Found> found = tier_->LookUp(key, deadline);
     if (found.ok()) {
       TakeFromTier(flight, key, std::make_shared<SharedTier::Found>(*std::move(found)));
     } else {
       // The store may have it by now, as where a gang's member brought it.
       KnownKeyPtr known = absl::IsNotFound(found.status()) ? keys_.Load(key.ns, key.compile_key) : nullptr;
-      strand_->Post([this, flight, why = found.status(), known = std::move(known)]() mutable {
+      // A claim, and a look after it, take as long again each.
+      const MonotonicTime now = clock_.Now();
+      absl::Status why = found.status();
+      if (absl::IsNotFound(why) && now + 2 * (now - begin) > deadline)
+        why = absl::DeadlineExceededError("the shared tier is too far away to claim a key there in time");
+      strand_->Post([this, flight, why = std::move(why), known = std::move(known)]() mutable {
         tier_flights_->Missed(flight, why, std::move(known));
       });
     }
@@ -424,8 +430,8 @@ void Coordinator::TakeFromTier(FlightId flight, const TierKeys::Name& key,
   });
 }
 
-void Coordinator::ClaimInTier(FlightId flight, const TierKeys::Name& key) {
-  tier_->Claim(flight, key, [this, flight](TierClaims::Answer answer) {
+void Coordinator::ClaimInTier(FlightId flight, const TierKeys::Name& key, MonotonicTime deadline) {
+  tier_->Claim(flight, key, deadline, [this, flight](TierClaims::Answer answer) {
     strand_->Post([this, flight, answer] { tier_flights_->Claimed(flight, answer); });
   });
 }

@@ -126,9 +126,9 @@ class Coordinator final : public Workers, public FlightStore {
   void SayLooked(FlightId flight, KnownKeyPtr known, FlightTable::Where where);
   // What tier_flights asks for, on the strand.
   std::unique_ptr<TierFlights> NewTierFlights();
-  void LookInTier(FlightId flight, const TierKeys::Name& key);
+  void LookInTier(FlightId flight, const TierKeys::Name& key, MonotonicTime deadline);
   void TakeFromTier(FlightId flight, const TierKeys::Name& key, std::shared_ptr<SharedTier::Found> found);
-  void ClaimInTier(FlightId flight, const TierKeys::Name& key);
+  void ClaimInTier(FlightId flight, const TierKeys::Name& key, MonotonicTime deadline);
   // Between the flight and the call of a gang's member, where its verdict is this daemon's.
   void Join(const FlightRequest& request, FlightCall* call);
   using CompilePtr = std::shared_ptr<FlightCompile>;  // shared by the table's flight and its tasks at work

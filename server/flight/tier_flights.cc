@@ -36,17 +36,18 @@ void TierFlights::LookFurther(FlightId id, const FlightRequest& request, const v
   Flight& flight = flights_[id];
   flight.key = {request.ns, request.compile_key};
   flight.known = std::move(known);
+  flight.deadline = Deadline();
   Look(id, &flight, State::kLooking);
 }
 
 void TierFlights::Look(FlightId id, Flight* flight, State state) {
   flight->state = state;
-  outside_.look(id, flight->key);
+  outside_.look(id, flight->key, flight->deadline);
 }
 
 void TierFlights::Claim(FlightId id, Flight* flight) {
   flight->state = State::kClaiming;
-  outside_.claim(id, flight->key);
+  outside_.claim(id, flight->key, flight->deadline);
 }
 
 // Last: the flight may be gone afterwards.
@@ -78,6 +79,7 @@ void TierFlights::Taken(FlightId id, KnownKeyPtr known, bool whole) {
   } else if (flight->state == State::kChecking) {
     GoOn(id, flight, FlightTable::Where::kEverywhere);
   } else {
+    flight->deadline = Deadline();
     Claim(id, flight);
   }
 }
@@ -86,6 +88,8 @@ void TierFlights::Claimed(FlightId id, ClaimTable::Answer answer) {
   Flight* const flight = Find(id, /*waits_for_claim=*/true);
   if (flight == nullptr) return;
   if (answer == ClaimTable::Answer::kOurs) {
+    // So late it was another's before.
+    if (clock_->Now() >= flight->deadline) flight->deadline = Deadline();
     Look(id, flight, State::kChecking);
   } else {
     GoOn(id, flight, FlightTable::Where::kEverywhere);

@@ -4,8 +4,9 @@
 //   looking → there: known here now     → not there: claiming → ours: checking → there | compile it here
 //           → it does not say: compile it here                → it does not say: compile it here
 //
-// Whatever the tier does, the flight goes on, with what is known without it. A claim ends with the write of
-// what was made, or with its flight.
+// Whatever the tier does, the flight goes on, with what is known without it. All that it asks there has one
+// limit together; where another daemon had the claim, or something was fetched, the rest has another one. A
+// claim ends with the write of what was made, or with its flight.
 //
 // Threads: one at a time (the table's strand). An input about what is gone is ignored. `Outside` returns at
 // once; `looked` may call LookFurther and Over.
@@ -15,26 +16,33 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "cache/shared/claim_table.h"
+#include "compiler/support/monotonic_time.h"
 #include "server/flight/flight_claims.h"
 #include "server/flight/flight_table.h"
 #include "server/flight/known_key.h"
 #include "server/flight/tier_keys.h"
+#include "server/schedule/clock.h"
 
 namespace kiln {
 
 class TierFlights final : public FlightClaims {
  public:
   struct Outside {
-    // Looks into the tier, and takes what it has into the store: ends with `Missed` or with `Taken`.
-    std::function<void(FlightId, const TierKeys::Name&)> look;
-    // Ends with `Claimed`, or with nothing once it is given back.
-    std::function<void(FlightId, const TierKeys::Name&)> claim;
+    // Looks into the tier, and takes what it has into the store: ends with `Missed`, by the deadline, or with
+    // `Taken`.
+    std::function<void(FlightId, const TierKeys::Name&, MonotonicTime deadline)> look;
+    // Ends with `Claimed`, by the deadline unless it is known to be another's by then; or with nothing once
+    // it is given back.
+    std::function<void(FlightId, const TierKeys::Name&, MonotonicTime deadline)> claim;
     // When what was written before is in the tier, or never will be. Also of what was never claimed.
     std::function<void(FlightId)> give_back;
     std::function<void(FlightId, KnownKeyPtr, FlightTable::Where)> looked;  // the table's input
   };
-  explicit TierFlights(Outside outside) : outside_(std::move(outside)) {}
+  // The clock outlives it.
+  TierFlights(Outside outside, const Clock* clock, absl::Duration limit)
+      : outside_(std::move(outside)), clock_(clock), limit_(limit) {}
 
   // FlightClaims.
   void LookFurther(FlightId id, const FlightRequest& request, const v1::Hints& hints,
@@ -42,7 +50,7 @@ class TierFlights final : public FlightClaims {
   void Over(FlightId id) override;
 
   // NOT_FOUND: it has no more than the store, which may have more by now than when the flight began: `known`,
-  // or null. Else it does not say.
+  // or null. Else it does not say, or not soon enough to be asked for more.
   void Missed(FlightId id, const absl::Status& why, KnownKeyPtr known);
   // What is known now; `whole`: the store has taken what the tier has.
   void Taken(FlightId id, KnownKeyPtr known, bool whole);
@@ -60,14 +68,18 @@ class TierFlights final : public FlightClaims {
     State state = State::kLooking;
     TierKeys::Name key;
     KnownKeyPtr known;
+    MonotonicTime deadline;
   };
   // Null: it has ended, or its answer came already.
   Flight* Find(FlightId id, bool waits_for_claim);
   void Look(FlightId id, Flight* flight, State state);
   void Claim(FlightId id, Flight* flight);
   void GoOn(FlightId id, Flight* flight, FlightTable::Where where);
+  MonotonicTime Deadline() const { return clock_->Now() + absl::ToChronoNanoseconds(limit_); }
 
   const Outside outside_;
+  const Clock* const clock_;
+  const absl::Duration limit_;
   absl::flat_hash_map<FlightId, Flight> flights_;
 };
 

@@ -23,8 +23,9 @@ class TierKeys {
   // Both outlive this.
   TierKeys(SharedTier* tier, Store* store) : tier_(tier), store_(store) {}
 
+  absl::Duration lookup_limit() const { return tier_->lookup_limit(); }
   // When a look-up that begins now is over.
-  MonotonicTime Deadline() const { return MonotonicAfter(tier_->lookup_limit()); }
+  MonotonicTime Deadline() const { return MonotonicAfter(lookup_limit()); }
   struct Name {
     std::string ns;
     std::string compile_key;
@@ -37,8 +38,9 @@ class TierKeys {
 
   // As TierClaims'; a claim by this number ends with `Offer`, when the artifact is in the tier or never will
   // be, or with `ReleaseAfterWrites`, when what was offered before is.
-  void Claim(uint64_t number, const Name& key, std::function<void(TierClaims::Answer)> answer) {
-    tier_->Claim(number, key.ns, key.compile_key, std::move(answer));
+  void Claim(uint64_t number, const Name& key, MonotonicTime deadline,
+             std::function<void(TierClaims::Answer)> answer) {
+    tier_->Claim(number, key.ns, key.compile_key, deadline, std::move(answer));
   }
   void Release(uint64_t number) { tier_->Release(number); }
   void ReleaseAfterWrites(uint64_t number) { tier_->ReleaseAfterWrites(number); }

@@ -1,11 +1,7 @@
 // The wall's clock is set back and forth by up to a day under a running kilnd. Promises: answers, limits and
 // what is running do not depend on it; nothing that is in use is evicted for it; a restart at another time
 // finds everything.
-#include <signal.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-#include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <memory>
 #include <random>

@@ -22,13 +22,13 @@
 #include "compiler/support/zstd.h"
 #include "gtest/gtest.h"
 #include "kiln/v1/artifact.pb.h"
+#include "tests/fault/redis_nodes.h"
 #include "tests/fault/redis_server.h"
 
 namespace kiln {
 namespace {
 
 constexpr char kNamespace[] = "test";
-constexpr int kMasters = 3;
 constexpr int kPrograms = 30;
 
 const Signatures& TestSignatures() {
@@ -69,51 +69,13 @@ class TierCluster : public testing::Test {
   void SetUp() override {
     if (!RedisServer::IsThere())
       GTEST_SKIP() << "no redis-server on this host (apt-get install redis-server)";
-    for (int i = 0; i < 2 * kMasters; ++i) StartNode();
-    for (int i = 0; i < kMasters; ++i) {
-      const int first = i * static_cast<int>(kRedisSlots) / kMasters;
-      const int last = (i + 1) * static_cast<int>(kRedisSlots) / kMasters - 1;
-      EXPECT_EQ(Ask(i, {"CLUSTER", "ADDSLOTSRANGE", absl::StrCat(first), absl::StrCat(last)}), "OK");
-      EXPECT_EQ(Ask(i, {"CLUSTER", "SET-CONFIG-EPOCH", absl::StrCat(i + 1)}), "OK");
-    }
-    for (int i = 1; i < 2 * kMasters; ++i)
-      EXPECT_EQ(Ask(i, {"CLUSTER", "MEET", "127.0.0.1", absl::StrCat(ports_[0])}), "OK");
-    for (int i = kMasters; i < 2 * kMasters; ++i) {
-      EXPECT_TRUE(Eventually(
-          [&] { return Ask(i, {"CLUSTER", "REPLICATE", ids_[static_cast<size_t>(i - kMasters)]}) == "OK"; }));
-    }
-    ASSERT_TRUE(Eventually([&] { return IsWhole(); }));
-  }
-  void StartNode() {
-    ports_.push_back(RedisServer::FreePort());
-    servers_.push_back(std::make_unique<RedisServer>(
-        std::vector<std::string>{"--port", absl::StrCat(ports_.back()), "--bind", "127.0.0.1",
-                                 "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
-                                 "--cluster-node-timeout", "1500", "--cluster-require-full-coverage", "no"}));
-    ids_.push_back(servers_.back()->Ask({"CLUSTER", "MYID"}));
-  }
-  std::string Ask(int server, const std::vector<std::string>& command) {
-    return servers_[static_cast<size_t>(server)]->Ask(command);
-  }
-  // Everybody knows all slots, and each master that it has a replica that is up to date.
-  bool IsWhole() {
-    for (int i = 0; i < 2 * kMasters; ++i) {
-      if (Ask(i, {"CLUSTER", "INFO"}).find("cluster_state:ok") == std::string::npos) return false;
-      if (Ask(i, {"CLUSTER", "INFO"}).find("cluster_known_nodes:6") == std::string::npos) return false;
-      const std::string info = Ask(i, {"INFO", "replication"});
-      if (info.find(i < kMasters ? "state=online" : "master_link_status:up") == std::string::npos)
-        return false;
-    }
-    return true;
-  }
-  RedisAddress AddressOf(int server) {
-    return *RedisAddress::Parse(absl::StrCat("127.0.0.1:", ports_[static_cast<size_t>(server)]));
+    nodes_ = std::make_unique<RedisNodes>();
   }
 
   std::unique_ptr<SharedTier> Connect(absl::Duration lookup_limit = absl::Seconds(20)) {
     SharedTier::Options options;
     // Nodes that know the others.
-    options.addresses = {absl::StrCat("127.0.0.1:", ports_[4]), absl::StrCat("127.0.0.1:", ports_[1])};
+    options.addresses = {nodes_->address(4), nodes_->address(1)};
     options.cluster = true;
     options.lookup_limit = lookup_limit;
     absl::StatusOr<std::unique_ptr<SharedTier>> tier =
@@ -147,7 +109,7 @@ class TierCluster : public testing::Test {
 
   std::unique_ptr<RedisCluster> Route(size_t named_max = kRedisNodesNamedMax) {
     RedisCluster::Options options;
-    options.seeds = {AddressOf(1)};
+    options.seeds = {*RedisAddress::Parse(nodes_->address(1))};
     options.connections = 4;
     options.nodes_named_max = named_max;
     absl::StatusOr<std::unique_ptr<RedisCluster>> cluster = RedisCluster::Create(options);
@@ -159,37 +121,16 @@ class TierCluster : public testing::Test {
   static std::string NameAt(int master) {
     for (int i = 0;; ++i) {
       std::string name = absl::StrCat("key ", i);
-      if (OwnerOf(RedisSlot(name)) == master) return name;
+      if (RedisNodes::OwnerOf(RedisSlot(name)) == master) return name;
     }
   }
   static int NumberAt(int master) {
     for (int i = 0;; ++i) {
-      if (OwnerOf(RedisSlot(TierName(kNamespace, KeyOf(i), "m"))) == master) return i;
+      if (RedisNodes::OwnerOf(RedisSlot(TierName(kNamespace, KeyOf(i), "m"))) == master) return i;
     }
   }
 
-  // ---- A slot that moves
-  void BeginMove(int slot, int from, int to) {
-    EXPECT_EQ(Ask(to, {"CLUSTER", "SETSLOT", absl::StrCat(slot), "IMPORTING", IdOf(from)}), "OK");
-    EXPECT_EQ(Ask(from, {"CLUSTER", "SETSLOT", absl::StrCat(slot), "MIGRATING", IdOf(to)}), "OK");
-  }
-  void MoveKeys(const std::vector<std::string>& names, int from, int to) {
-    for (const std::string& name : names) {
-      EXPECT_EQ(Ask(from, {"MIGRATE", "127.0.0.1", absl::StrCat(ports_[static_cast<size_t>(to)]), name, "0",
-                           "5000"}),
-                "OK");
-    }
-  }
-  void EndMove(int slot, int to) {
-    for (const int server : {to, 0, 1, 2})
-      Ask(server, {"CLUSTER", "SETSLOT", absl::StrCat(slot), "NODE", IdOf(to)});
-  }
-  const std::string& IdOf(int server) const { return ids_[static_cast<size_t>(server)]; }
-  static int OwnerOf(int slot) { return slot * kMasters / static_cast<int>(kRedisSlots); }
-
-  std::vector<int> ports_;
-  std::vector<std::unique_ptr<RedisServer>> servers_;
-  std::vector<std::string> ids_;
+  std::unique_ptr<RedisNodes> nodes_;
 };
 
 TEST(RedisSlots, AreThoseOfTheSpecification) {
@@ -203,12 +144,12 @@ TEST_F(TierCluster, KeysAreSpreadAndFound) {
   const std::unique_ptr<SharedTier> tier = Connect();
   WriteAll(*tier);
   for (int i = 0; i < kPrograms; ++i) EXPECT_TRUE(Check(*tier, i).ok()) << i << ": " << Check(*tier, i);
-  for (int i = 0; i < kMasters; ++i) EXPECT_GT(std::stoi(Ask(i, {"DBSIZE"})), 5) << i;
+  for (int i = 0; i < RedisNodes::kMasters; ++i) EXPECT_GT(std::stoi(nodes_->Ask(i, {"DBSIZE"})), 5) << i;
   const std::string name = TierName(kNamespace, KeyOf(0), "m");
-  EXPECT_EQ(Ask(0, {"CLUSTER", "KEYSLOT", name}), absl::StrCat(RedisSlot(name)));
+  EXPECT_EQ(nodes_->Ask(0, {"CLUSTER", "KEYSLOT", name}), absl::StrCat(RedisSlot(name)));
   EXPECT_EQ(tier->status().dropped_writes(), 0);
   absl::Notification ours;
-  tier->Claim(1, kNamespace, KeyOf(1), [&](TierClaims::Answer answer) {
+  tier->Claim(1, kNamespace, KeyOf(1), MonotonicAfter(absl::Seconds(20)), [&](TierClaims::Answer answer) {
     EXPECT_EQ(answer, TierClaims::Answer::kOurs);
     ours.Notify();
   });
@@ -237,7 +178,7 @@ TEST_F(TierCluster, WorkListsAreKeptTogether) {
 TEST_F(TierCluster, AskAndMovedAreFollowed) {
   for (const bool follows : {true, false}) {
     RedisCluster::Options options;
-    options.seeds = {AddressOf(0)};
+    options.seeds = {*RedisAddress::Parse(nodes_->address(0))};
     options.redirections_max = follows ? 5 : 0;  // the control
     const absl::StatusOr<std::unique_ptr<RedisCluster>> cluster = RedisCluster::Create(options);
     ASSERT_TRUE(cluster.ok());
@@ -252,12 +193,13 @@ TEST_F(TierCluster, AskAndMovedAreFollowed) {
       return std::string(RedisString(*(*replies)[0]));
     };
     EXPECT_TRUE(ask({"SET", name, "value"}).ok());
-    const int slot = RedisSlot(name), from = OwnerOf(slot), to = (from + 1) % kMasters;
-    BeginMove(slot, from, to);
-    MoveKeys({name}, from, to);
+    const int slot = RedisSlot(name), from = RedisNodes::OwnerOf(slot),
+              to = (from + 1) % RedisNodes::kMasters;
+    nodes_->BeginMove(slot, from, to);
+    nodes_->MoveKeys({name}, from, to);
     const absl::StatusOr<std::string> asked = ask({"GET", name});
     EXPECT_EQ(asked.ok() && *asked == "value", follows) << asked.status();
-    EndMove(slot, to);
+    nodes_->EndMove(slot, to);
     const absl::StatusOr<std::string> moved = ask({"GET", name});
     EXPECT_EQ(moved.ok() && *moved == "value", follows) << moved.status();
     // The map is read anew, and names the new owner.
@@ -267,21 +209,22 @@ TEST_F(TierCluster, AskAndMovedAreFollowed) {
 
 // A node that has no slot yet is in no map; who has the half of a slot that moves to it names it.
 TEST_F(TierCluster, ANodeWithoutSlotsIsAskedWhereItIsNamed) {
-  StartNode();
-  const int fresh = 2 * kMasters;
-  EXPECT_EQ(Ask(fresh, {"CLUSTER", "MEET", "127.0.0.1", absl::StrCat(ports_[0])}), "OK");
+  nodes_->StartNode();
+  const int fresh = 2 * RedisNodes::kMasters;
+  EXPECT_EQ(nodes_->Ask(fresh, {"CLUSTER", "MEET", "127.0.0.1", absl::StrCat(nodes_->port(0))}), "OK");
   EXPECT_TRUE(Eventually(
-      [&] { return Ask(fresh, {"CLUSTER", "INFO"}).find("cluster_state:ok") != std::string::npos; }));
+      [&] { return nodes_->Ask(fresh, {"CLUSTER", "INFO"}).find("cluster_state:ok") != std::string::npos; }));
   const std::string name = NameAt(0);
-  EXPECT_EQ(Ask(0, {"SET", name, "value"}), "OK");
+  EXPECT_EQ(nodes_->Ask(0, {"SET", name, "value"}), "OK");
   EXPECT_TRUE(Eventually([&] {  // everybody has heard of it
-    return Ask(0, {"CLUSTER", "SETSLOT", absl::StrCat(RedisSlot(name)), "MIGRATING", IdOf(fresh)}) == "OK";
+    return nodes_->Ask(0, {"CLUSTER", "SETSLOT", absl::StrCat(RedisSlot(name)), "MIGRATING",
+                           nodes_->IdOf(fresh)}) == "OK";
   }));
   for (const bool follows : {true, false}) {  // none beside the map's: the control
     const std::unique_ptr<RedisCluster> cluster = Route(follows ? 1 : 0);
     if (follows) {
-      BeginMove(RedisSlot(name), 0, fresh);
-      MoveKeys({name}, 0, fresh);
+      nodes_->BeginMove(RedisSlot(name), 0, fresh);
+      nodes_->MoveKeys({name}, 0, fresh);
     }
     for (int i = 0; i < 3; ++i) {
       auto answers =
@@ -296,26 +239,27 @@ TEST_F(TierCluster, ANodeWithoutSlotsIsAskedWhereItIsNamed) {
 TEST_F(TierCluster, AFrozenNodeCostsItsOwnKeysAlone) {
   const std::unique_ptr<RedisCluster> cluster = Route();
   const std::unique_ptr<SharedTier> tier = Connect(absl::Milliseconds(200));
-  for (int master = 0; master < kMasters; ++master) Write(*tier, NumberAt(master));
-  servers_[kMasters]->Kill();  // so that nobody takes over
-  servers_[0]->Pause();
+  for (int master = 0; master < RedisNodes::kMasters; ++master) Write(*tier, NumberAt(master));
+  nodes_->server(RedisNodes::kMasters).Kill();  // so that nobody takes over
+  nodes_->server(0).Pause();
 
   std::vector<RedisCommand> batch;
-  for (int i = 0; i < 12; ++i) batch.push_back({"SET", NameAt(i % kMasters), "value"});
+  for (int i = 0; i < 12; ++i) batch.push_back({"SET", NameAt(i % RedisNodes::kMasters), "value"});
   const MonotonicTime begin = MonotonicNow();
   const std::vector<RedisEngine::Answer> answers =
       cluster->RunEach(batch, MonotonicAfter(absl::Seconds(2)), RedisEngine::Asker::kBackground);
   for (size_t i = 0; i < answers.size(); ++i)
-    EXPECT_EQ(answers[i].ok(), i % kMasters != 0) << i << answers[i].status();
+    EXPECT_EQ(answers[i].ok(), i % RedisNodes::kMasters != 0) << i << answers[i].status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(answers[0].status())) << answers[0].status();
   EXPECT_LT(MonotonicNow() - begin, std::chrono::seconds(4));
   // The control: who needs all of them gets none.
   EXPECT_FALSE(cluster->Run(batch, MonotonicAfter(absl::Seconds(2)), RedisEngine::Asker::kBackground).ok());
 
-  std::array<TierClaims::Answer, kMasters> claimed;
-  absl::BlockingCounter told(kMasters);
-  for (int master = 0; master < kMasters; ++master) {
+  std::array<TierClaims::Answer, RedisNodes::kMasters> claimed;
+  absl::BlockingCounter told(RedisNodes::kMasters);
+  for (int master = 0; master < RedisNodes::kMasters; ++master) {
     tier->Claim(static_cast<uint64_t>(master), kNamespace, KeyOf(NumberAt(master)),
+                MonotonicAfter(absl::Milliseconds(200)),
                 [&claimed, &told, master](TierClaims::Answer answer) {
                   claimed[static_cast<size_t>(master)] = answer;
                   told.DecrementCount();
@@ -347,7 +291,7 @@ TEST_F(TierCluster, AFrozenNodeCostsItsOwnKeysAlone) {
   Write(*tier, NumberAt(2));
   EXPECT_LT(absl::Now() - posted, absl::Seconds(10));
   EXPECT_FALSE(stuck.HasBeenNotified());
-  servers_[0]->Continue();
+  nodes_->server(0).Continue();
   stuck.WaitForNotification();
   EXPECT_TRUE(Eventually([&] { return Check(*tier, NumberAt(0)).ok(); }));
 }
@@ -365,14 +309,16 @@ TEST_F(TierCluster, WhoIsReadOnlyIsAskedAgainByTheNextMap) {
   const RedisEngine::Answer once = ask("once", 1);
   EXPECT_TRUE(once.ok() && RedisString(**once) == "written") << once.status();
   EXPECT_TRUE(absl::IsUnavailable(ask("always", 100).status()));
-  EXPECT_EQ(Ask(OwnerOf(RedisSlot("always")), {"GET", "always"}), "2") << "once more, and no more";
+  EXPECT_EQ(nodes_->Ask(RedisNodes::OwnerOf(RedisSlot("always")), {"GET", "always"}), "2")
+      << "once more, and no more";
 }
 
 TEST_F(TierCluster, ASlotMovesWhileLookUpsRun) {
   const std::unique_ptr<SharedTier> tier = Connect();
   WriteAll(*tier);
   const std::string name = TierName(kNamespace, KeyOf(0), "m");
-  const int slot = RedisSlot(name), home = OwnerOf(slot), other = (home + 1) % kMasters;
+  const int slot = RedisSlot(name), home = RedisNodes::OwnerOf(slot),
+            other = (home + 1) % RedisNodes::kMasters;
   std::atomic<bool> over{false};
   std::atomic<int> looked{0}, failed{0};
   std::vector<std::thread> readers;
@@ -387,11 +333,11 @@ TEST_F(TierCluster, ASlotMovesWhileLookUpsRun) {
   }
   for (int round = 0; round < 10; ++round) {
     const int from = round % 2 == 0 ? home : other, to = round % 2 == 0 ? other : home;
-    BeginMove(slot, from, to);
+    nodes_->BeginMove(slot, from, to);
     absl::SleepFor(absl::Milliseconds(30));
-    MoveKeys(servers_[static_cast<size_t>(from)]->Keys(absl::StrCat("*{", ToHex(KeyOf(0)), "}*")), from, to);
+    nodes_->MoveKeys(nodes_->server(from).Keys(absl::StrCat("*{", ToHex(KeyOf(0)), "}*")), from, to);
     absl::SleepFor(absl::Milliseconds(30));
-    EndMove(slot, to);
+    nodes_->EndMove(slot, to);
     absl::SleepFor(absl::Milliseconds(30));
   }
   over = true;
@@ -405,8 +351,9 @@ TEST_F(TierCluster, ASlotMovesWhileLookUpsRun) {
 TEST_F(TierCluster, AReplicaTakesOverWhereAMasterDies) {
   const std::unique_ptr<SharedTier> tier = Connect();
   WriteAll(*tier);
-  EXPECT_TRUE(Eventually([&] { return Ask(0, {"DBSIZE"}) == Ask(kMasters, {"DBSIZE"}); }));
-  servers_[0]->Kill();
+  EXPECT_TRUE(Eventually(
+      [&] { return nodes_->Ask(0, {"DBSIZE"}) == nodes_->Ask(RedisNodes::kMasters, {"DBSIZE"}); }));
+  nodes_->server(0).Kill();
   const absl::Time died = absl::Now();
   const auto all_there = [&] {
     for (int i = 0; i < kPrograms; ++i) {

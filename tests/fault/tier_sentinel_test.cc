@@ -4,6 +4,7 @@
 #include <atomic>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -13,89 +14,50 @@
 #include "absl/time/clock.h"
 #include "cache/shared/redis_sentinel.h"
 #include "gtest/gtest.h"
+#include "tests/fault/redis_sentinels.h"
 #include "tests/fault/tier_daemons.h"
 
 namespace kiln {
 namespace {
 
-constexpr char kMaster[] = "main";
+constexpr const char* kMaster = RedisSentinels::kMaster;
 
 class TierSentinel : public TierDaemons {
  protected:
   void SetUp() override {
     TierDaemons::SetUp();
-    if (IsSkipped()) return;
-    for (int i = 0; i < 2; ++i) {
-      ports_.push_back(RedisServer::FreePort());
-      std::vector<std::string> flags = {"--port", absl::StrCat(ports_.back()), "--bind", "127.0.0.1"};
-      if (i == 1)
-        flags.insert(flags.end(), {"--replicaof", absl::StrCat("127.0.0.1 ", ports_[0]),
-                                   "--repl-diskless-sync-delay", "0"});
-      servers_.push_back(std::make_unique<RedisServer>(flags));
-    }
-    EXPECT_TRUE(
-        Eventually([&] { return Replication(1).find("master_link_status:up") != std::string::npos; }));
-    for (int i = 0; i < 3; ++i) {
-      const int port = RedisServer::FreePort();
-      const std::string file = absl::StrCat("sentinel monitor ", kMaster, " 127.0.0.1 ", ports_[0], " 2\n",
-                                            "sentinel down-after-milliseconds ", kMaster, " 1000\n",
-                                            "sentinel failover-timeout ", kMaster, " 5000\n");
-      sentinels_.push_back(std::make_unique<RedisServer>(
-          std::vector<std::string>{"--port", absl::StrCat(port), "--bind", "127.0.0.1", "--sentinel"}, file));
-      absl::StrAppend(&addresses_, "addresses: \"127.0.0.1:", port, "\" ");
-      parsed_.push_back(*RedisAddress::Parse(absl::StrCat("127.0.0.1:", port)));
-    }
-    // Each knows the replica and the two others.
-    for (const auto& sentinel : sentinels_) {
-      EXPECT_TRUE(Eventually([&] {
-        return sentinel->Ask({"SENTINEL", "REPLICAS", kMaster}) == "(array of 1)" &&
-               sentinel->Ask({"SENTINEL", "SENTINELS", kMaster}) == "(array of 2)";
-      }));
-    }
-  }
-  std::string Replication(int server) {
-    return servers_[static_cast<size_t>(server)]->Ask({"INFO", "replication"});
+    if (!IsSkipped()) nodes_ = std::make_unique<RedisSentinels>();
   }
   std::string Sentinels(const std::string& key, const std::vector<std::string>& trusted) {
-    return absl::StrCat(Config(key, trusted, /*tier=*/false),
-                        "tier { lookup_ms_max: 1000 sentinel_master: \"", kMaster, "\" ", addresses_, "}\n");
-  }
-  // The port of the master that the sentinels name.
-  int MasterPort() {
-    const absl::StatusOr<RedisAddress> master =
-        FindMaster(parsed_, {}, kMaster, MonotonicAfter(absl::Seconds(5)));
-    return master.ok() ? master->port : 0;
+    return Config(key, trusted, /*tier=*/false) + nodes_->TierConfig(/*lookup_ms_max=*/1000);
   }
 
-  std::vector<int> ports_;
-  std::vector<std::unique_ptr<RedisServer>> servers_, sentinels_;
-  std::string addresses_;
-  std::vector<RedisAddress> parsed_;
+  std::unique_ptr<RedisSentinels> nodes_;
 };
 
 TEST_F(TierSentinel, NameTheMasterAndOnlyThatName) {
-  EXPECT_EQ(MasterPort(), ports_[0]);
-  const auto other = FindMaster(parsed_, {}, "other", MonotonicAfter(absl::Seconds(5)));
+  EXPECT_EQ(nodes_->MasterPort(), nodes_->port(0));
+  const auto other = FindMaster(nodes_->sentinels(), {}, "other", MonotonicAfter(absl::Seconds(5)));
   EXPECT_TRUE(absl::IsUnavailable(other.status())) << other.status();
   // Two that are away cost their share of the time.
-  sentinels_[0]->Kill();
-  sentinels_[1]->Pause();
-  EXPECT_EQ(MasterPort(), ports_[0]);
-  sentinels_[1]->Continue();
+  nodes_->sentinel(0).Kill();
+  nodes_->sentinel(1).Pause();
+  EXPECT_EQ(nodes_->MasterPort(), nodes_->port(0));
+  nodes_->sentinel(1).Continue();
 }
 
 // With an ACL of their own, which is not the servers'.
 TEST_F(TierSentinel, AreAskedByAUserOfTheirOwn) {
   const int port = RedisServer::FreePort();
   const RedisServer sentinel({"--port", absl::StrCat(port), "--bind", "127.0.0.1", "--sentinel"},
-                             absl::StrCat("sentinel monitor ", kMaster, " 127.0.0.1 ", ports_[0],
+                             absl::StrCat("sentinel monitor ", kMaster, " 127.0.0.1 ", nodes_->port(0),
                                           " 1\n"
                                           "user asker on >secret +auth +sentinel|get-master-addr-by-name\n"
                                           "user default off\n"));
   const RedisAddress address = *RedisAddress::Parse(absl::StrCat("127.0.0.1:", port));
   const auto master = FindMaster({address}, {"asker", "secret"}, kMaster, MonotonicAfter(absl::Seconds(5)));
   ASSERT_TRUE(master.ok()) << master.status();
-  EXPECT_EQ(master->port, ports_[0]);
+  EXPECT_EQ(master->port, nodes_->port(0));
   for (const RedisLogin& login : {RedisLogin{}, RedisLogin{"asker", "wrong"}}) {
     const auto refused = FindMaster({address}, login, kMaster, MonotonicAfter(absl::Seconds(5)));
     EXPECT_FALSE(refused.ok());
@@ -122,21 +84,27 @@ TEST_F(TierSentinel, AFailOverIsFollowed) {
   TestDaemon second(Sentinels("second", {"first"}));
   EXPECT_TRUE(Eventually([&] { return StatusOf(first).connected() && StatusOf(second).connected(); }))
       << StatusOf(first).DebugString();
-  EXPECT_EQ(CompileAll(first, {"name before\nkernels 3"}), 1);
+  const CompileResult before = first.Compile("name before\nkernels 3");
+  EXPECT_TRUE(before.done);
   AwaitWrites(first, 1);
-  EXPECT_TRUE(Eventually([&] { return servers_[1]->Ask({"DBSIZE"}) == servers_[0]->Ask({"DBSIZE"}); }));
+  EXPECT_TRUE(
+      Eventually([&] { return nodes_->server(1).Ask({"DBSIZE"}) == nodes_->server(0).Ask({"DBSIZE"}); }));
 
   std::atomic<bool> over{false};
   std::atomic<int> compiled{0}, failed{0};
+  constexpr size_t kCompared = 50;
+  std::map<std::string, std::string> during;  // script → manifest
   std::thread caller([&] {
     for (int i = 0; !over; ++i) {
-      const CompileResult result = first.Compile(absl::StrCat("name during ", i));
+      const std::string script = absl::StrCat("name during ", i);
+      const CompileResult result = first.Compile(script);
       ++(result.done ? compiled : failed);
+      if (during.size() < kCompared) during[script] = result.manifest_bytes;
     }
   });
-  servers_[0]->Kill();
+  nodes_->server(0).Kill();
   const absl::Time died = absl::Now();
-  EXPECT_TRUE(Eventually([&] { return MasterPort() == ports_[1]; }, absl::Seconds(60)));
+  EXPECT_TRUE(Eventually([&] { return nodes_->MasterPort() == nodes_->port(1); }, absl::Seconds(60)));
   EXPECT_TRUE(Eventually([&] { return StatusOf(first).connected() && StatusOf(second).connected(); },
                          absl::Seconds(60)));
   std::cout << "connected to the new master " << absl::Now() - died << " after the old one died; " << compiled
@@ -146,6 +114,13 @@ TEST_F(TierSentinel, AFailOverIsFollowed) {
   EXPECT_GT(compiled, 0);
   EXPECT_EQ(failed, 0);
   EXPECT_EQ(CompileAll(second, {"name before\nkernels 3"}), 0);
+  EXPECT_EQ(second.Compile("name before\nkernels 3").manifest_bytes, before.manifest_bytes);
+  // What was made while nobody was the master is what a daemon without a tier makes.
+  TestDaemon alone(Config("alone", {}, /*tier=*/false));
+  for (const auto& [script, manifest] : during) {
+    EXPECT_EQ(alone.Compile(script).manifest_bytes, manifest) << script;
+    EXPECT_EQ(second.Compile(script).manifest_bytes, manifest) << script;
+  }
   EXPECT_EQ(CompileAll(second, {"name after\nkernels 3"}), 1);
   AwaitWrites(second, 1);
   EXPECT_EQ(CompileAll(first, {"name after\nkernels 3"}), 0);
@@ -155,14 +130,15 @@ TEST_F(TierSentinel, AFailOverIsFollowed) {
 TEST_F(TierSentinel, AMasterThatIsNoneAnyMoreIsLeft) {
   TestDaemon daemon(Sentinels("daemon", {}));
   EXPECT_TRUE(Eventually([&] { return StatusOf(daemon).connected(); }));
-  EXPECT_EQ(sentinels_[0]->Ask({"SENTINEL", "FAILOVER", kMaster}), "OK");
-  EXPECT_TRUE(
-      Eventually([&] { return Replication(0).find("role:slave") != std::string::npos; }, absl::Seconds(60)));
+  EXPECT_EQ(nodes_->sentinel(0).Ask({"SENTINEL", "FAILOVER", kMaster}), "OK");
+  EXPECT_TRUE(Eventually([&] { return nodes_->Replication(0).find("role:slave") != std::string::npos; },
+                         absl::Seconds(60)));
   EXPECT_TRUE(Eventually(
       [&] {
         const std::string script = absl::StrCat("name to ", absl::ToUnixNanos(absl::Now()));
         return daemon.Compile(script).done && StatusOf(daemon).writes() > 0 &&
-               Replication(1).find("role:master") != std::string::npos && servers_[1]->Ask({"DBSIZE"}) != "0";
+               nodes_->Replication(1).find("role:master") != std::string::npos &&
+               nodes_->server(1).Ask({"DBSIZE"}) != "0";
       },
       absl::Seconds(60)));
 }

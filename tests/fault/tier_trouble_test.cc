@@ -1,6 +1,6 @@
-// Daemons whose tier is in trouble: half of all packets lost, full, emptied while it is used, far away, a
-// replica, silent. A look-up costs its limit at most, no compile fails, no byte is wrong, and all is well by
-// itself afterwards.
+// Daemons whose tier is in trouble: half of all packets lost, or all of them, full, emptied while it is used,
+// far away, a replica, silent, down, failing over, lying. A look-up costs its limit at most, and so does all
+// that a miss asks there; no compile fails, no byte is wrong, and all is well by itself afterwards.
 #include <sched.h>
 #include <stdlib.h>
 
@@ -22,8 +22,11 @@
 #include "cache/shared/shared_tier.h"
 #include "compiler/support/monotonic_time.h"
 #include "gtest/gtest.h"
+#include "tests/fault/process_facts.h"
+#include "tests/fault/redis_sentinels.h"
 #include "tests/fault/tier_artifacts.h"
 #include "tests/fault/tier_daemons.h"
+#include "tests/fault/tier_liar.h"
 #include "tests/fault/tier_proxy.h"
 
 namespace kiln {
@@ -36,7 +39,22 @@ constexpr int kLookUps = 200;
 constexpr int kCompiles = 25;
 constexpr absl::Duration kLookUpLimit = absl::Milliseconds(50);
 
-enum class Trouble { kLossy, kFull, kFlushed, kFar, kReplica, kSilent };
+constexpr int kMeasurementsMax = 3;
+// Where this machine is later than that, times say nothing of the tier.
+constexpr absl::Duration kLatenessMax = absl::Milliseconds(20);
+
+enum class Trouble {
+  kLossy,
+  kBlackholed,
+  kFull,
+  kFlushed,
+  kFar,
+  kReplica,
+  kSilent,
+  kDown,
+  kFailingOver,
+  kLying
+};
 
 std::string NameOf(Trouble trouble) {
   switch (trouble) {
@@ -46,6 +64,10 @@ std::string NameOf(Trouble trouble) {
     case Trouble::kFar: return "Far";
     case Trouble::kReplica: return "Replica";
     case Trouble::kSilent: return "Silent";
+    case Trouble::kBlackholed: return "Blackholed";
+    case Trouble::kDown: return "Down";
+    case Trouble::kFailingOver: return "FailingOver";
+    case Trouble::kLying: return "Lying";
   }
   return "";
 }
@@ -57,6 +79,16 @@ table inet loss {
     type filter hook input priority 0;
     tcp dport 7379 numgen random mod 2 == 0 drop
     tcp sport 7379 numgen random mod 2 == 0 drop
+  }
+})";
+
+// And of none of them.
+constexpr char kBlackHole[] = R"(
+table inet loss {
+  chain in {
+    type filter hook input priority 0;
+    tcp dport 7379 drop
+    tcp sport 7379 drop
   }
 })";
 
@@ -110,20 +142,22 @@ class TierInTrouble : public TierDaemons, public testing::WithParamInterface<Tro
   void SetUp() override {
     TierDaemons::SetUp();
     if (IsSkipped()) return;
-    if (trouble() == Trouble::kLossy && !HasNetwork())
+    if (LosesPackets() && !HasNetwork())
       GTEST_SKIP() << "no network namespace with nftables on this host (root, apt-get install nftables)";
     std::vector<std::string> flags;
-    if (trouble() == Trouble::kLossy) flags = {"--port", absl::StrCat(kPort), "--bind", "127.0.0.1"};
+    if (LosesPackets()) flags = {"--port", absl::StrCat(kPort), "--bind", "127.0.0.1"};
     if (trouble() == Trouble::kFull) flags = {"--maxmemory", "20mb", "--maxmemory-policy", "noeviction"};
     redis_ = std::make_unique<RedisServer>(flags);
     proxy_ = std::make_unique<TierProxy>(redis_->socket());
+    if (trouble() == Trouble::kFailingOver) nodes_ = std::make_unique<RedisSentinels>();
   }
   void TearDown() override {
     if (proxy_ != nullptr) End();
   }
   static Trouble trouble() { return GetParam(); }
+  static bool LosesPackets() { return trouble() == Trouble::kLossy || trouble() == Trouble::kBlackholed; }
   std::string address() const {
-    if (trouble() == Trouble::kLossy) return absl::StrCat("127.0.0.1:", kPort);
+    if (LosesPackets()) return absl::StrCat("127.0.0.1:", kPort);
     return trouble() == Trouble::kFar ? proxy_->address() : redis_->address();
   }
 
@@ -132,21 +166,31 @@ class TierInTrouble : public TierDaemons, public testing::WithParamInterface<Tro
     switch (trouble()) {
       case Trouble::kLossy: EXPECT_TRUE(Filter(kLoss)); return;
       case Trouble::kFull: EXPECT_EQ(redis_->Ask({"CONFIG", "SET", "maxmemory", "1"}), "OK"); return;
-      case Trouble::kFlushed: flushing_ = std::thread([this] { FlushOnAndOn(); }); return;
+      case Trouble::kFlushed: writing_ = std::thread([this] { FlushOnAndOn(); }); return;
       case Trouble::kFar: proxy_->Delay(kEachWay); return;
       case Trouble::kReplica: EXPECT_EQ(redis_->Ask({"REPLICAOF", "127.0.0.1", "1"}), "OK"); return;
       case Trouble::kSilent: redis_->Pause(); return;
+      case Trouble::kBlackholed: EXPECT_TRUE(Filter(kBlackHole)); return;
+      case Trouble::kDown: redis_->Kill(); return;
+      case Trouble::kFailingOver: nodes_->server(0).Kill(); return;
+      case Trouble::kLying: writing_ = std::thread([this] { LieOnAndOn(); }); return;
     }
   }
   void End() {
     if (!in_trouble_.exchange(false)) return;
     switch (trouble()) {
-      case Trouble::kLossy: EXPECT_TRUE(Filter("delete table inet loss\n")); return;
+      case Trouble::kLossy:
+      case Trouble::kBlackholed: EXPECT_TRUE(Filter("delete table inet loss\n")); return;
       case Trouble::kFull: EXPECT_EQ(redis_->Ask({"CONFIG", "SET", "maxmemory", "0"}), "OK"); return;
-      case Trouble::kFlushed: flushing_.join(); return;
+      case Trouble::kFlushed:
+      case Trouble::kLying: writing_.join(); return;
       case Trouble::kFar: proxy_->Delay(absl::ZeroDuration()); return;
       case Trouble::kReplica: redis_->Ask({"REPLICAOF", "NO", "ONE"}); return;
       case Trouble::kSilent: redis_->Continue(); return;
+      case Trouble::kDown: redis_->Start(); return;
+      case Trouble::kFailingOver:
+        EXPECT_TRUE(Eventually([&] { return nodes_->MasterPort() == nodes_->port(1); }, absl::Seconds(60)));
+        return;
     }
   }
   void FlushOnAndOn() {
@@ -156,9 +200,20 @@ class TierInTrouble : public TierDaemons, public testing::WithParamInterface<Tro
     }
   }
 
+  void LieOnAndOn() {
+    for (int seed = 0; in_trouble_; ++seed) {
+      TellLie(*redis_, seed);
+      absl::SleepFor(absl::Milliseconds(2));
+    }
+  }
+
   std::unique_ptr<SharedTier> Connect() {
     SharedTier::Options options;  // limits as people have them
     options.addresses = {address()};
+    if (nodes_ != nullptr) {
+      options.addresses = nodes_->addresses();
+      options.sentinel_master = RedisSentinels::kMaster;
+    }
     absl::StatusOr<std::unique_ptr<SharedTier>> tier =
         SharedTier::Create(std::move(options), &TestSignatures());
     EXPECT_TRUE(tier.ok()) << tier.status();
@@ -181,13 +236,15 @@ class TierInTrouble : public TierDaemons, public testing::WithParamInterface<Tro
   }
 
   std::string ConfigOf(const std::string& key, const std::string& other) {
+    if (nodes_ != nullptr) return Config(key, {other}, /*tier=*/false) + nodes_->TierConfig(50);
     return absl::StrReplaceAll(Config(key, {other}), {{redis_->address(), address()},
                                                       {"lookup_ms_max: 10000", "lookup_ms_max: 50"}});
   }
 
   std::unique_ptr<TierProxy> proxy_;
+  std::unique_ptr<RedisSentinels> nodes_;  // null: redis_ is the tier
   std::atomic<bool> in_trouble_{false};
-  std::thread flushing_;
+  std::thread writing_;  // while it is in trouble
 };
 
 struct Times {
@@ -195,6 +252,12 @@ struct Times {
   std::vector<absl::Duration> refused;  // the breaker was open
   int found = 0;
   int wrong = 0;
+  // As their callers see it: where the breaker is open most of the time few are asked.
+  std::vector<absl::Duration> all() const {
+    std::vector<absl::Duration> both = asked;
+    both.insert(both.end(), refused.begin(), refused.end());
+    return both;
+  }
 };
 
 Times AskOnAndOn(SharedTier& tier, const std::function<absl::StatusOr<SharedTier::Found>(int)>& look_up,
@@ -223,6 +286,12 @@ Times AskOnAndOn(SharedTier& tier, const std::function<absl::StatusOr<SharedTier
 void ExpectTrouble(Trouble trouble, const Times& times, const v1::TierStatus& status) {
   const int known = kLookUps / 2;
   switch (trouble) {
+    case Trouble::kDown:
+      EXPECT_EQ(times.found, 0);
+      EXPECT_FALSE(status.connected());
+      break;
+    case Trouble::kLying: EXPECT_GT(status.refused(), 0); [[fallthrough]];
+    case Trouble::kFailingOver:
     case Trouble::kLossy:
     case Trouble::kFlushed: EXPECT_LT(times.found, known); break;
     case Trouble::kFull:
@@ -231,6 +300,7 @@ void ExpectTrouble(Trouble trouble, const Times& times, const v1::TierStatus& st
       EXPECT_GE(times.found, known);
       break;
     case Trouble::kFar: EXPECT_GE(Percentile(times.asked, 50), 2 * kEachWay); break;
+    case Trouble::kBlackholed:
     case Trouble::kSilent:
       EXPECT_EQ(times.found, 0);
       EXPECT_GT(times.refused.size(), kLookUps / 2);
@@ -243,26 +313,76 @@ TEST_P(TierInTrouble, ALookUpCostsItsLimitAtMostAndIsNeverWrong) {
   for (int i = 0; i < kKnown; ++i) Write(*tier, i);
   EXPECT_TRUE(Eventually([&] { return tier->status().writes() == kKnown; }));
   Begin();
-  Lateness lateness;
-  const Times times = AskOnAndOn(
-      *tier, [&](int number) { return LookUp(*tier, number); }, IsWritten,
-      [&](int number) { Write(*tier, number); });
-  const absl::Duration late = lateness.P99(times.asked.size());
-  ExpectTrouble(trouble(), times, tier->status());
-  std::cout << NameOf(trouble()) << ": " << times.asked.size() << " look-ups, median "
-            << Percentile(times.asked, 50) << ", p99 " << Percentile(times.asked, 99)
-            << "; with the breaker open " << times.refused.size() << ", p99 " << Percentile(times.refused, 99)
-            << "; found " << times.found << "; this machine is late by " << late << " at p99\n";
-  EXPECT_EQ(times.wrong, 0);
-  // Of all look-ups, as their callers see it: where the breaker is open most of the time few are asked.
-  std::vector<absl::Duration> all = times.asked;
-  all.insert(all.end(), times.refused.begin(), times.refused.end());
-  EXPECT_LE(Percentile(all, 99), kLookUpLimit + absl::Milliseconds(1) + late);
-  EXPECT_LE(Percentile(times.refused, 99), absl::Milliseconds(1) + late);
+  Times times;
+  absl::Duration late = absl::InfiniteDuration();
+  for (int tries = 0; tries < kMeasurementsMax && late > kLatenessMax; ++tries) {
+    Lateness lateness;
+    times = AskOnAndOn(
+        *tier, [&](int number) { return LookUp(*tier, number); }, IsWritten,
+        [&](int number) { Write(*tier, number); });
+    late = lateness.P99(times.asked.size());
+    // A fail-over is one, and over by the second.
+    if (tries == 0 || trouble() != Trouble::kFailingOver) ExpectTrouble(trouble(), times, tier->status());
+    EXPECT_EQ(times.wrong, 0);
+    std::cout << NameOf(trouble()) << ": " << times.asked.size() << " look-ups, median "
+              << Percentile(times.asked, 50) << ", p99 " << Percentile(times.asked, 99)
+              << "; with the breaker open " << times.refused.size() << ", p99 "
+              << Percentile(times.refused, 99) << "; found " << times.found << "; this machine is late by "
+              << late << " at p99\n";
+  }
+  if (late <= kLatenessMax) {
+    EXPECT_LE(Percentile(times.all(), 99), kLookUpLimit + absl::Milliseconds(1) + late);
+    EXPECT_LE(Percentile(times.refused, 99), absl::Milliseconds(1) + late);
+  }
   End();
   Write(*tier, 0);
   EXPECT_TRUE(Eventually([&] { return LookUp(*tier, 0).ok(); }, absl::Seconds(60)))
       << tier->status().message();
+  if (late > kLatenessMax) GTEST_SKIP() << "this machine is late by " << late << ": no time was compared";
+}
+
+// How long compiles take that the tier has nothing of: look, claim, look again, and compile.
+struct Misses {
+  std::vector<absl::Duration> with, without;
+  absl::Duration late;
+  absl::Duration gain(int percent) const { return Percentile(with, percent) - Percentile(without, percent); }
+};
+
+Misses CompileOnAndOn(TestDaemon& with, TestDaemon& without, int programs, const std::string& name) {
+  Misses misses;
+  Lateness lateness;
+  for (int i = 0; i < programs; ++i) {
+    const std::string script = absl::StrCat("name ", name, " ", i);
+    const auto time = [&](TestDaemon& daemon, std::vector<absl::Duration>* times) {
+      const MonotonicTime begin = MonotonicNow();
+      const CompileResult result = daemon.Compile(script);
+      times->push_back(absl::FromChrono(MonotonicNow() - begin));
+      EXPECT_TRUE(result.done) << result.failed_reason << result.status.error_message();
+      return result.manifest_bytes;
+    };
+    EXPECT_EQ(time(with, &misses.with), time(without, &misses.without)) << script;
+  }
+  misses.late = lateness.P99(misses.with.size());
+  std::cout << name << ": a miss takes " << misses.gain(50) << " more at the median, " << misses.gain(99)
+            << " at p99 of " << programs << "; this machine is late by " << misses.late << " at p99\n";
+  return misses;
+}
+
+TEST_P(TierInTrouble, AMissAtADaemonGainsItsLimitAtMost) {
+  TestDaemon with(ConfigOf("with", "with"));
+  TestDaemon without(Config("without", {}, /*tier=*/false));
+  CompileOnAndOn(with, without, 5, "first");  // what first calls cost is there
+  Begin();
+  Misses misses;
+  for (int tries = 0; tries < kMeasurementsMax; ++tries) {
+    misses = CompileOnAndOn(with, without, Count(40, 400), absl::StrCat(NameOf(trouble()), tries));
+    if (misses.late <= kLatenessMax) break;
+  }
+  End();
+  if (misses.late > kLatenessMax)
+    GTEST_SKIP() << "this machine is late by " << misses.late << ": no time was compared";
+  // Two threads, one after the other, find that the time is over: who asks the tier, and the flight.
+  EXPECT_LE(misses.gain(99), kLookUpLimit + absl::Milliseconds(1) + 2 * misses.late);
 }
 
 TEST_P(TierInTrouble, NoCompileFailsAndAllIsWellAfterwards) {
@@ -303,12 +423,25 @@ TEST_P(TierInTrouble, NoCompileFailsAndAllIsWellAfterwards) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tier, TierInTrouble,
-                         testing::Values(Trouble::kLossy, Trouble::kFull, Trouble::kFlushed, Trouble::kFar,
-                                         Trouble::kReplica, Trouble::kSilent),
+                         testing::Values(Trouble::kLossy, Trouble::kBlackholed, Trouble::kFull,
+                                         Trouble::kFlushed, Trouble::kFar, Trouble::kReplica,
+                                         Trouble::kSilent, Trouble::kDown, Trouble::kFailingOver,
+                                         Trouble::kLying),
                          [](const auto& info) { return NameOf(info.param); });
 
-// The control of the limit: a tier that may take longer does.
-TEST(TierInTroubleControl, WithALongLimitALookUpTakesLonger) {
+// The controls of the limit: a tier that may take longer does.
+using TierInTroubleControl = TierDaemons;
+TEST_F(TierInTroubleControl, WithALongLimitAMissTakesThreeRoundTrips) {
+  TierProxy proxy(redis_->socket());
+  const std::string config = absl::StrReplaceAll(Config("with", {}), {{redis_->address(), proxy.address()}});
+  TestDaemon with(config);
+  TestDaemon without(Config("without", {}, /*tier=*/false));
+  CompileOnAndOn(with, without, 5, "first");
+  proxy.Delay(absl::Milliseconds(50));
+  EXPECT_GE(CompileOnAndOn(with, without, 5, "patient").gain(50), absl::Milliseconds(250));
+}
+
+TEST(TierLookUpControl, WithALongLimitALookUpTakesLonger) {
   if (!RedisServer::IsThere()) GTEST_SKIP() << "no redis-server on this host (apt-get install redis-server)";
   RedisServer redis;
   TierProxy proxy(redis.socket());

@@ -242,14 +242,19 @@ bool SimDaemon::Take(const std::string& key, const SimTier::Key& found) {
 
 std::unique_ptr<TierFlights> SimDaemon::NewTierFlights() {
   TierFlights::Outside outside;
-  outside.look = [this](FlightId flight, const TierKeys::Name& key) { LookInTier(flight, key.compile_key); };
-  outside.claim = [this](FlightId flight, const TierKeys::Name& key) { Claim(flight, key.compile_key); };
+  // Limits are the link's, one by one.
+  outside.look = [this](FlightId flight, const TierKeys::Name& key, MonotonicTime) {
+    LookInTier(flight, key.compile_key);
+  };
+  outside.claim = [this](FlightId flight, const TierKeys::Name& key, MonotonicTime) {
+    Claim(flight, key.compile_key);
+  };
   outside.give_back = [this](FlightId flight) { ReleaseAfterWrites(flight); };
   outside.looked = [this](FlightId flight, KnownKeyPtr known, FlightTable::Where where) {
     Give(where == FlightTable::Where::kHere ? FlightInput::kHere : FlightInput::kEverywhere,
          table_->StateOfFlight(flight), [&] { table_->Looked(flight, std::move(known), where); });
   };
-  return std::make_unique<TierFlights>(std::move(outside));
+  return std::make_unique<TierFlights>(std::move(outside), &cluster_->clock, absl::Milliseconds(50));
 }
 
 void SimDaemon::LookFurther(FlightId flight, const FlightRequest& request, const v1::Hints& hints,

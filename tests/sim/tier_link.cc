@@ -86,7 +86,8 @@ LinkClaims::LinkClaims(Cluster* cluster, Host* host, TierLink* link, uint64_t li
       }) {}
 
 void LinkClaims::Claim(uint64_t id, const std::string& name, std::function<void(ClaimTable::Answer)> answer) {
-  table_.Claim(id, name, std::move(answer), cluster_->clock.now);
+  // Each question has the link's limit.
+  table_.Claim(id, name, MonotonicTime::max(), std::move(answer), cluster_->clock.now);
   Run();
 }
 

@@ -1,6 +1,7 @@
 // What a flight does with the shared tier, input by input.
 #include "server/flight/tier_flights.h"
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,26 +21,43 @@ KnownKeyPtr KnownWith(size_t variants) {
   return known;
 }
 
+class HandClock final : public Clock {
+ public:
+  MonotonicTime Now() const override { return MonotonicTime(std::chrono::milliseconds(milliseconds)); }
+  absl::Time WallNow() const override { return absl::UnixEpoch(); }
+  int milliseconds = 1000;
+};
+
 class TierFlightsTest : public testing::Test {
  protected:
   TierFlightsTest()
-      : flights_(
-            {[this](FlightId, const TierKeys::Name& key) { said_.push_back("look " + key.compile_key); },
-             [this](FlightId, const TierKeys::Name& key) { said_.push_back("claim " + key.compile_key); },
-             [this](FlightId) { said_.push_back("give back"); },
-             [this](FlightId, KnownKeyPtr known, FlightTable::Where where) {
-               said_.push_back(absl::StrCat(where == FlightTable::Where::kHere ? "here " : "everywhere ",
-                                            known->variants.size()));
-             }}) {
+      : flights_({[this](FlightId, const TierKeys::Name& key, MonotonicTime deadline) {
+                    Say("look " + key.compile_key, deadline);
+                  },
+                  [this](FlightId, const TierKeys::Name& key, MonotonicTime deadline) {
+                    Say("claim " + key.compile_key, deadline);
+                  },
+                  [this](FlightId) { said_.push_back("give back"); },
+                  [this](FlightId, KnownKeyPtr known, FlightTable::Where where) {
+                    said_.push_back(absl::StrCat(where == FlightTable::Where::kHere ? "here " : "everywhere ",
+                                                 known->variants.size()));
+                  }},
+                 &clock_, absl::Milliseconds(50)) {
     FlightRequest request;
     request.ns = "train";
     request.compile_key = "key";
     flights_.LookFurther(kFlight, request, {}, KnownWith(0));
   }
+  void Say(std::string what, MonotonicTime deadline) {
+    said_.push_back(std::move(what));
+    deadlines_.push_back(static_cast<int>(deadline.time_since_epoch() / std::chrono::milliseconds(1)));
+  }
   std::vector<std::string> Said() { return std::exchange(said_, {}); }
   using Lines = std::vector<std::string>;
 
+  HandClock clock_;
   std::vector<std::string> said_;
+  std::vector<int> deadlines_;  // of looks and claims, in milliseconds
   TierFlights flights_;
 };
 
@@ -62,6 +80,30 @@ TEST_F(TierFlightsTest, WhatTheStoreHasByTheTimeThatTheClaimIsOursIsKnown) {
   Said();
   flights_.Missed(kFlight, absl::NotFoundError("no more than the store"), KnownWith(1));
   EXPECT_EQ(Said(), Lines{"everywhere 1"});
+}
+
+// Whatever each of them takes.
+TEST_F(TierFlightsTest, LookAndClaimAndLookAgainHaveOneLimit) {
+  clock_.milliseconds += 10;
+  flights_.Missed(kFlight, absl::NotFoundError("no"), KnownWith(0));
+  clock_.milliseconds += 10;
+  flights_.Claimed(kFlight, ClaimTable::Answer::kOurs);
+  EXPECT_EQ(Said(), (Lines{"look key", "claim key", "look key"}));
+  EXPECT_EQ(deadlines_, (std::vector<int>{1050, 1050, 1050}));
+}
+
+// What another daemon has made meanwhile would be missed otherwise.
+TEST_F(TierFlightsTest, AfterAnothersClaimThereIsTimeToLookAgain) {
+  flights_.Missed(kFlight, absl::NotFoundError("no"), KnownWith(0));
+  clock_.milliseconds = 9000;
+  flights_.Claimed(kFlight, ClaimTable::Answer::kOurs);
+  EXPECT_EQ(deadlines_, (std::vector<int>{1050, 1050, 9050}));
+}
+
+TEST_F(TierFlightsTest, AfterATransferThereIsTimeToClaim) {
+  clock_.milliseconds = 9000;
+  flights_.Taken(kFlight, KnownWith(1), /*whole=*/false);
+  EXPECT_EQ(deadlines_, (std::vector<int>{1050, 9050}));
 }
 
 TEST_F(TierFlightsTest, ATierThatDoesNotSayIsGoneOnWithout) {
