@@ -13,16 +13,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "compiler/support/monotonic_time.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/worker/namespaces.h"
 
 namespace kiln {
 namespace {
 
-enum MessageKind : int32_t { kSpawn = 1, kReap = 2 };
+enum MessageKind : int32_t { kSpawn = 1, kReap = 2, kForget = 3 };
 constexpr int kWorkerFrameFd = 3;
 constexpr int kWorkerRootFd = 4;
+constexpr absl::Duration kReapStepMin = absl::Milliseconds(1), kReapStepMax = absl::Milliseconds(50);
 constexpr int kFirstOwnFd = 16;  // of the zygote: out of the way of those that a worker starts with
 // What a worker sees of the environment: what sanitizers read, and which GPUs are to be used.
 constexpr const char* kPassedOn[] = {"ASAN_OPTIONS", "CUDA_VISIBLE_DEVICES", "LSAN_OPTIONS", "TSAN_OPTIONS",
@@ -132,6 +137,18 @@ class Starter {
   int empty_root_ = -1;
 };
 
+// What is killed and has not died when nobody waits for it any more.
+class Undead {
+ public:
+  void Add(pid_t pid) { pids_.push_back(pid); }
+  void ReapSome() {
+    std::erase_if(pids_, [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; });
+  }
+
+ private:
+  std::vector<pid_t> pids_;
+};
+
 // Standard input reads nothing, and what is written goes there.
 void UseAsOutput(int output) {
   const int nothing = open("/dev/null", O_RDWR);
@@ -190,11 +207,13 @@ void Zygote::Serve(int fd, int binary, const Program& program) {
   prctl(PR_SET_NAME, "kilnd-zygote");
   Starter starter(binary, program);
   prctl(PR_SET_DUMPABLE, 0);
+  Undead undead;
   Message message;
   int passed = -1;
   while (ReceiveMessage(fd, &message, sizeof(message), &passed)) {
     Message reply;
     reply.kind = message.kind;
+    undead.ReapSome();
     if (message.kind == kSpawn && passed >= 0) {
       reply.pid = starter.Start(passed);
       if (reply.pid < 0) reply.status = errno;
@@ -202,8 +221,9 @@ void Zygote::Serve(int fd, int binary, const Program& program) {
     } else if (message.kind == kReap) {
       reply.pid = message.pid;
       kill(message.pid, SIGKILL);
-      while (waitpid(message.pid, &reply.status, 0) < 0 && errno == EINTR) {
-      }
+      reply.lives = waitpid(message.pid, &reply.status, WNOHANG) == 0;
+    } else if (message.kind == kForget) {
+      undead.Add(message.pid);
     }
     if (passed >= 0) close(passed);
     if (!SendMessage(fd, &reply, sizeof(reply), -1).ok()) break;
@@ -244,8 +264,17 @@ absl::StatusOr<int> Zygote::Reap(pid_t pid) {
   Message request;
   request.kind = kReap;
   request.pid = pid;
-  KILN_ASSIGN_OR_RETURN(Message reply, Ask(request, -1));
-  return reply.status;
+  const MonotonicTime deadline = MonotonicAfter(kReapLimit);
+  for (absl::Duration step = kReapStepMin;; step = std::min(2 * step, kReapStepMax)) {
+    KILN_ASSIGN_OR_RETURN(const Message reply, Ask(request, -1));
+    if (!reply.lives) return reply.status;
+    if (MonotonicNow() > deadline) break;
+    absl::SleepFor(step);
+  }
+  request.kind = kForget;
+  KILN_RETURN_IF_ERROR(Ask(request, -1).status());
+  return absl::DeadlineExceededError(absl::StrCat(
+      "process ", pid, " does not die of SIGKILL: what it waits for in the kernel does not answer"));
 }
 
 bool Zygote::Lives() const {

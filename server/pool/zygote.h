@@ -5,9 +5,11 @@
 // It makes their namespaces before the first of them (compiler/worker/namespaces.h). Their standard input
 // reads nothing; what they write becomes lines of kilnd's log (worker_output.h).
 //
-// The zygote is the workers' parent: a pid stays valid until `Reap`, so a kill never hits a stranger.
-// When kilnd ends, the zygote sees the end of its socket and exits, and the kernel kills the workers
-// with it. Threads: all but `Fork` may be called from any.
+// The zygote is the workers' parent: a pid stays valid until `Reap`, so a kill never hits a stranger. It
+// waits for no process: one that does not die of SIGKILL (its disk or its driver does not answer) keeps its
+// pid until it does, and others are started and ended meanwhile. When kilnd ends, the zygote sees the end of
+// its socket and exits, and the kernel kills the workers with it. Threads: all but `Fork` may be called from
+// any.
 #pragma once
 
 #include <sys/types.h>
@@ -20,6 +22,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "server/pool/worker_output.h"
 
 namespace kiln {
@@ -43,7 +46,9 @@ class Zygote {
   };
   absl::StatusOr<Worker> Spawn();
 
-  // Kills the worker if it still runs and returns its wait status (see wait(2)).
+  // Kills the worker if it still runs and returns its wait status (see wait(2)). DEADLINE_EXCEEDED where it
+  // has not died after kReapLimit: then the zygote goes on waiting for it.
+  static constexpr absl::Duration kReapLimit = absl::Seconds(5);
   absl::StatusOr<int> Reap(pid_t pid);
 
   // False once it has ended, and all its workers with it: for good.
@@ -54,6 +59,7 @@ class Zygote {
     int32_t kind = 0;
     int32_t pid = 0;
     int32_t status = 0;
+    int32_t lives = 0;  // killed, and not dead yet
   };
   Zygote(int fd, pid_t pid, int output) : fd_(fd), pid_(pid), output_(output) {}
   absl::StatusOr<Message> Ask(Message request, int pass_fd);
