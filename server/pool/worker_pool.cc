@@ -201,6 +201,7 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
   }
   const WorkerProcess::End end = (*process)->Stop();
   *process = nullptr;
+  const std::optional<uint64_t> oom_kills = options_.oom_kills();
   if (absl::IsCancelled(reply.status())) return {reply.status(), {}, false};
   if (absl::IsResourceExhausted(reply.status())) {
     // Beyond the limit of frames: no matter of time, as RESOURCE_EXHAUSTED would tell clients.
@@ -233,6 +234,16 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
 
 size_t WorkerPool::busy() const {
   absl::ReaderMutexLock lock(&mutex_);
+  if (end.killed && options_.oom_kills() > oom_kills) {
+    spdlog::warn("worker {} was killed by the kernel, which lacked memory, while {}", slot,
+                 plan ? "planning" : "emitting");
+    return {
+        absl::FailedPreconditionError(
+            "the host had no memory left for the compiler, and the kernel killed it; lower workers.count or "
+            "workers.memory_bytes in the file of kilnd --config, or give kilnd's control group more"),
+        {},
+        false};
+  }
   return busy_;
 }
 

@@ -29,6 +29,7 @@
 #include "absl/time/time.h"
 #include "kiln/v1/worker.pb.h"
 #include "server/observe/stats.h"
+#include "compiler/support/host_memory.h"
 #include "server/pool/worker_process.h"
 #include "server/pool/worker_shelf.h"
 #include "server/pool/zygote.h"
@@ -37,8 +38,8 @@ namespace kiln {
 
 struct WorkerResult {
   // OK with a reply; the worker's own refusal with its code; DEADLINE_EXCEEDED after the time limit;
-  // FAILED_PRECONDITION when the worker's memory did not suffice; CANCELLED when abandoned; UNAVAILABLE
-  // otherwise.
+  // FAILED_PRECONDITION when the worker's memory did not suffice, or the host's; CANCELLED when abandoned;
+  // UNAVAILABLE otherwise.
   absl::Status status;
   v1::Frame reply;
   bool crashed = false;  // the worker died over it, or answered nonsense
@@ -64,6 +65,8 @@ class WorkerPool {
     size_t shelf_max = 8;  // workers beside those that have a place
   };
   // Waits for the first worker's hello. `zygote` and `stats` outlive the pool.
+    // How many processes beside kilnd the kernel has killed for want of memory, where it says.
+    std::function<std::optional<uint64_t>()> oom_kills = [] { return OomKills(); };
   static absl::StatusOr<std::unique_ptr<WorkerPool>> Start(const Options& options, Zygote* zygote,
                                                            Stats* stats);
   ~WorkerPool();
