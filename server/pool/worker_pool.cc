@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
 #include "spdlog/spdlog.h"
@@ -14,6 +15,19 @@ constexpr absl::Duration kHelloLimit = absl::Seconds(30);
 constexpr absl::Duration kShelfLook = absl::Minutes(1);
 constexpr uint64_t kShelvedBytesMax = 256u << 20;
 
+absl::Status CheckFormats(const v1::WorkerHello& hello) {
+  if (hello.compiler_fingerprint().empty()) {
+    return absl::FailedPreconditionError(
+        "the worker has no compiler fingerprint (linked without a build id?)");
+  }
+  if (hello.program_format() == kProgramFormatVersion && hello.graph_format() == kGraphFormatVersion)
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the worker has formats ", hello.graph_format(), " (graphs) and ", hello.program_format(),
+                   " (programs), kilnd has ", kGraphFormatVersion, " and ", kProgramFormatVersion,
+                   "; install kilnd and kiln-worker of one version"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerPool>> WorkerPool::Start(const Options& options, Zygote* zygote,
@@ -21,10 +35,7 @@ absl::StatusOr<std::unique_ptr<WorkerPool>> WorkerPool::Start(const Options& opt
   KILN_ASSIGN_OR_RETURN(auto first, WorkerProcess::Spawn(zygote, MonotonicAfter(kHelloLimit)));
   std::unique_ptr<WorkerPool> pool(new WorkerPool(options, zygote, stats));
   pool->hello_ = first->hello();
-  if (pool->hello_.compiler_fingerprint().empty()) {
-    return absl::FailedPreconditionError(
-        "the worker has no compiler fingerprint (linked without a build id?)");
-  }
+  KILN_RETURN_IF_ERROR(CheckFormats(pool->hello_));
   for (size_t slot = 0; slot < options.workers; ++slot) {
     auto run = [self = pool.get(), slot, worker = std::exchange(first, nullptr)]() mutable {
       self->Run(slot, std::move(worker));
@@ -190,6 +201,7 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
     absl::ReaderMutexLock lock(&mutex_);
     return stopping_;
   };
+  const std::optional<uint64_t> oom_kills = options_.oom_kills();
   v1::Frame request = task->request();
   const bool plan = request.has_plan();
   absl::StatusOr<v1::Frame> reply = (*process)->Call(std::move(request), wait);
@@ -201,7 +213,6 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
   }
   const WorkerProcess::End end = (*process)->Stop();
   *process = nullptr;
-  const std::optional<uint64_t> oom_kills = options_.oom_kills();
   if (absl::IsCancelled(reply.status())) return {reply.status(), {}, false};
   if (absl::IsResourceExhausted(reply.status())) {
     // Beyond the limit of frames: no matter of time, as RESOURCE_EXHAUSTED would tell clients.
@@ -223,6 +234,16 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
             {},
             false};
   }
+  if (end.killed && options_.oom_kills() > oom_kills) {
+    spdlog::warn("worker {} was killed by the kernel, which lacked memory, while {}", slot,
+                 plan ? "planning" : "emitting");
+    return {
+        absl::FailedPreconditionError(
+            "the host had no memory left for the compiler, and the kernel killed it; lower workers.count or "
+            "workers.memory_bytes in the file of kilnd --config, or give kilnd's control group more"),
+        {},
+        false};
+  }
   stats_->worker_crashes++;
   spdlog::warn("worker {} lost while {}: {}: {}", slot, plan ? "planning" : "emitting", end.text,
                std::string(reply.status().message()));
@@ -234,16 +255,6 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
 
 size_t WorkerPool::busy() const {
   absl::ReaderMutexLock lock(&mutex_);
-  if (end.killed && options_.oom_kills() > oom_kills) {
-    spdlog::warn("worker {} was killed by the kernel, which lacked memory, while {}", slot,
-                 plan ? "planning" : "emitting");
-    return {
-        absl::FailedPreconditionError(
-            "the host had no memory left for the compiler, and the kernel killed it; lower workers.count or "
-            "workers.memory_bytes in the file of kilnd --config, or give kilnd's control group more"),
-        {},
-        false};
-  }
   return busy_;
 }
 

@@ -9,8 +9,10 @@
 // One thread a worker; it spawns the process, feeds it one task at a time, kills it at the task's
 // time limit or when nobody waits any more, and replaces it after a crash, after `jobs_max` tasks, and when a
 // task left it with more than `resident_bytes_max`: the memory of a worker belongs to the next task.
-// All workers must show the compiler fingerprint of the first; another one stops the pool, for what
-// it compiled would be stored under a wrong key.
+// The first worker has to speak kilnd's formats of graphs and programs, which keys are of. All others must
+// show its compiler fingerprint; another one stops the pool, for what it compiled would be stored under a
+// wrong key. That kilnd and kiln-worker are of one build is not asked: an exchange of their files may take a
+// moment, and the fingerprint is in every key.
 //
 // Thread-safe. The destructor kills the workers; tasks not yet run end with CANCELLED.
 #pragma once
@@ -27,9 +29,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "compiler/support/host_memory.h"
 #include "kiln/v1/worker.pb.h"
 #include "server/observe/stats.h"
-#include "compiler/support/host_memory.h"
 #include "server/pool/worker_process.h"
 #include "server/pool/worker_shelf.h"
 #include "server/pool/zygote.h"
@@ -63,10 +65,11 @@ class WorkerPool {
     uint64_t memory_bytes = 0;  // a worker's limit, for the words of the refusal
     uint64_t resident_bytes_max = UINT64_MAX;
     size_t shelf_max = 8;  // workers beside those that have a place
-  };
-  // Waits for the first worker's hello. `zygote` and `stats` outlive the pool.
     // How many processes beside kilnd the kernel has killed for want of memory, where it says.
     std::function<std::optional<uint64_t>()> oom_kills = [] { return OomKills(); };
+  };
+  // Waits for the first worker's hello. FAILED_PRECONDITION where its formats are not kilnd's. `zygote` and
+  // `stats` outlive the pool.
   static absl::StatusOr<std::unique_ptr<WorkerPool>> Start(const Options& options, Zygote* zygote,
                                                            Stats* stats);
   ~WorkerPool();

@@ -378,7 +378,9 @@ int Main(int argc, char** argv) {
   hello.mutable_hello()->set_graph_format(kGraphFormatVersion);
   hello.mutable_hello()->set_program_format(kProgramFormatVersion);
   hello.mutable_hello()->add_targets("x86_64-linux-gnu");
-  // By this name it says that it lacks a layer.
+  // By this name it is a compiler of later formats, and by the next it says that it lacks a layer.
+  if (absl::StrContains(argv[0], "of_other_formats"))
+    hello.mutable_hello()->set_program_format(kProgramFormatVersion + 1);
   if (absl::StrContains(argv[0], "without_seccomp"))
     *absl::c_find_if(*layers, [](const SandboxLayer& layer) { return layer.name == "seccomp"; }) = {
         "seccomp", false, "so says the test"};

@@ -2,12 +2,15 @@
 #include "server/pool/worker_pool.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
@@ -57,6 +60,20 @@ TEST(WorkerPool, TellsAKillForWantOfMemoryFromAPersons) {
   EXPECT_EQ(kernel.status.code(), absl::StatusCode::kFailedPrecondition) << kernel.status;
   EXPECT_TRUE(absl::StrContains(kernel.status.message(), "workers.count")) << kernel.status;
   EXPECT_FALSE(kernel.crashed) << "it would be tried again, on the same host";
+}
+
+// Keys are of kilnd's formats: what such a worker makes would be stored under a wrong one.
+TEST(WorkerPool, RefusesWorkersOfOtherFormats) {
+  const std::string worker = absl::StrCat(testing::TempDir(), "/worker_of_other_formats");
+  unlink(worker.c_str());
+  ASSERT_EQ(symlink(SCRIPTED_WORKER, worker.c_str()), 0);
+  auto zygote = Zygote::Fork({.binary = worker});
+  ASSERT_TRUE(zygote.ok()) << zygote.status();
+  Stats stats;
+  const auto pool = WorkerPool::Start({}, zygote->get(), &stats);
+  EXPECT_EQ(pool.status().code(), absl::StatusCode::kFailedPrecondition) << pool.status();
+  EXPECT_TRUE(absl::StrContains(pool.status().message(), "of one version")) << pool.status();
+  unlink(worker.c_str());
 }
 
 }  // namespace
