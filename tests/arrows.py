@@ -135,6 +135,25 @@ def faults(root, table):
     return found
 
 
+# Who reads a caller's sizes makes code depend on what no key has: compiler/graph evaluates guards with them, and
+# nobody else in the compiler, or through a function that records a guard for what it has read.
+HINTS = re.compile(r"\bhints\(\)|\bmutable_hints\b|\bv1::Hints\b")
+HINTS_READERS = ("compiler/graph",)
+
+
+def hint_faults(root):
+    """Where the compiler reads hints, a line each."""
+    found = []
+    for path in sources(root):
+        if not path.startswith("compiler/") or os.path.dirname(path) in HINTS_READERS:
+            continue
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if HINTS.search(line.split("//")[0]):
+                    found.append(f"{path}:{number}: reads hints, which are in no key")
+    return found
+
+
 PACKAGE = "client/python/kiln"
 
 
@@ -165,7 +184,7 @@ def module_faults(root):
 
 def main():
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    found = faults(root, read_table(ARROWS)) + module_faults(root)
+    found = faults(root, read_table(ARROWS)) + hint_faults(root) + module_faults(root)
     print("\n".join(found) or "arrows: one way", file=sys.stderr if found else sys.stdout)
     sys.exit(1 if found else 0)
 

@@ -43,6 +43,18 @@ def test_an_include_against_the_arrows_is_named(copy, path, included, said):
     assert found.startswith(f"{path}:") and said in found
 
 
+def test_the_compiler_reads_no_hints():
+    assert arrows.hint_faults(ROOT) == []
+
+
+@pytest.mark.parametrize("line", ["int64_t n = request.hints().values(0);", "int64_t Widest(const v1::Hints& sizes);"])
+def test_who_reads_hints_is_named(copy, line):
+    with open(copy / "compiler/schedule/fuse.cc", "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+    found, = arrows.hint_faults(copy)
+    assert found.startswith("compiler/schedule/fuse.cc:") and "reads hints" in found
+
+
 def test_the_modules_import_each_other_one_way():
     modules = arrows.read_modules(ROOT)
     assert {"backend", "compiled", "records"} <= modules["__init__"] | modules["backend"]
