@@ -50,20 +50,27 @@ std::vector<EntryId> NamedElsewhere(absl::Span<const Entry> batch) {
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<EvictingStore>> EvictingStore::Create(std::unique_ptr<ArtifactStore> base,
+                                                                     Catalog* catalog,
+                                                                     EvictingOptions options) {
+  std::unique_ptr<EvictingStore> store(new EvictingStore(std::move(base), catalog, std::move(options)));
+  KILN_ASSIGN_OR_RETURN(store->thread_, StartThread([made = store.get()] { made->Run(); }));
+  return store;
+}
+
 EvictingStore::EvictingStore(std::unique_ptr<ArtifactStore> base, Catalog* catalog, EvictingOptions options)
     : base_(std::move(base)),
       catalog_(catalog),
       options_(std::move(options)),
       holds_(options_.grace_seconds, options_.now_unix_seconds),
-      sweep_from_(Tenths(options_.budget_bytes, 9)),
-      thread_([this] { Run(); }) {}
+      sweep_from_(Tenths(options_.budget_bytes, 9)) {}
 
 EvictingStore::~EvictingStore() {
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 // ---- Callers --------------------------------------------------------------------------------

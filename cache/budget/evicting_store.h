@@ -50,7 +50,9 @@ class EvictingStore : public ArtifactStore {
   using Listener = std::function<void(absl::Span<const EntryId>)>;
 
   // `catalog` is that of `base` and outlives this store.
-  EvictingStore(std::unique_ptr<ArtifactStore> base, Catalog* catalog, EvictingOptions options);
+  // UNAVAILABLE where there can be no thread more.
+  static absl::StatusOr<std::unique_ptr<EvictingStore>> Create(std::unique_ptr<ArtifactStore> base,
+                                                               Catalog* catalog, EvictingOptions options);
   ~EvictingStore() override;
 
   absl::StatusOr<EntryValue> Get(const EntryId& id) override { return base_->Get(id); }
@@ -78,6 +80,7 @@ class EvictingStore : public ArtifactStore {
   absl::Status last_sweep() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  EvictingStore(std::unique_ptr<ArtifactStore> base, Catalog* catalog, EvictingOptions options);
   void Run();
   uint64_t BytesOnDisk() const { return catalog_->Totals().bytes_on_disk; }
   EvictionLimits Limits(const CatalogTotals& totals) const;
@@ -117,7 +120,7 @@ class EvictingStore : public ArtifactStore {
   absl::Status last_sweep_ ABSL_GUARDED_BY(mutex_);
   std::vector<Listener> listeners_ ABSL_GUARDED_BY(mutex_);
 
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // const after Create
 };
 
 }  // namespace kiln

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "compiler/support/start_thread.h"
+#include "compiler/support/status_macros.h"
 #include "compiler/support/thread_priority.h"
 
 namespace kiln {
@@ -15,15 +17,19 @@ constexpr absl::Duration kRestAtLeast = absl::Milliseconds(10);
 
 }  // namespace
 
-Scrubber::Scrubber(VerifyingStore* store, const Catalog* catalog, const ScrubOptions& options)
-    : store_(store), catalog_(catalog), options_(options), thread_([this] { Run(); }) {}
+absl::StatusOr<std::unique_ptr<Scrubber>> Scrubber::Create(VerifyingStore* store, const Catalog* catalog,
+                                                           const ScrubOptions& options) {
+  std::unique_ptr<Scrubber> scrubber(new Scrubber(store, catalog, options));
+  KILN_ASSIGN_OR_RETURN(scrubber->thread_, StartThread([made = scrubber.get()] { made->Run(); }));
+  return scrubber;
+}
 
 Scrubber::~Scrubber() {
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 bool Scrubber::Rest(absl::Duration duration) {

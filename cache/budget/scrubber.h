@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache/artifact_store.h"
@@ -23,8 +25,10 @@ struct ScrubOptions {
 
 class Scrubber {
  public:
-  // Both outlive the scrubber; `store` counts what it takes out.
-  Scrubber(VerifyingStore* store, const Catalog* catalog, const ScrubOptions& options);
+  // Both outlive the scrubber; `store` counts what it takes out. UNAVAILABLE where there can be no thread
+  // more.
+  static absl::StatusOr<std::unique_ptr<Scrubber>> Create(VerifyingStore* store, const Catalog* catalog,
+                                                          const ScrubOptions& options);
   ~Scrubber();
   Scrubber(const Scrubber&) = delete;
   Scrubber& operator=(const Scrubber&) = delete;
@@ -33,6 +37,8 @@ class Scrubber {
   uint64_t passes() const { return passes_.load(std::memory_order_relaxed); }
 
  private:
+  Scrubber(VerifyingStore* store, const Catalog* catalog, const ScrubOptions& options)
+      : store_(store), catalog_(catalog), options_(options) {}
   void Run();
   void Pass();
   // False when the scrubber ends.
@@ -47,7 +53,7 @@ class Scrubber {
   absl::Mutex mutex_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // const after Create
 };
 
 }  // namespace kiln

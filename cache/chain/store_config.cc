@@ -157,8 +157,8 @@ absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnviron
   evicting_options.read_manifest = [verifying = verifying_](const EntryId& id) {
     return verifying->GetWhole(id);
   };
-  auto evicting =
-      std::make_unique<EvictingStore>(std::move(verifying), catalog_, std::move(evicting_options));
+  KILN_ASSIGN_OR_RETURN(auto evicting,
+                        EvictingStore::Create(std::move(verifying), catalog_, std::move(evicting_options)));
   evicting_ = evicting.get();
   auto tiered = std::make_unique<TieredStore>(std::move(memory_store), std::move(evicting));
   tiered_ = tiered.get();
@@ -175,7 +175,7 @@ absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnviron
   ScrubOptions scrub;
   scrub.bytes_per_second =
       config.scrub_bytes_per_second() != 0 ? config.scrub_bytes_per_second() : kStoreScrubBytesDefault;
-  scrubber_ = std::make_unique<Scrubber>(verifying_, catalog_, scrub);
+  KILN_ASSIGN_OR_RETURN(scrubber_, Scrubber::Create(verifying_, catalog_, scrub));
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache/engine/rocksdb_status.h"
+#include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
 #include "rocksdb/cache.h"
 #include "rocksdb/convenience.h"
@@ -139,7 +140,8 @@ absl::StatusOr<std::unique_ptr<RocksdbStore>> RocksdbStore::Open(RocksdbOptions 
   if (options.directory.empty()) return absl::InvalidArgumentError("store without a directory");
   std::unique_ptr<RocksdbStore> store(new RocksdbStore(std::move(options)));
   KILN_RETURN_IF_ERROR(StatusWrap(store->OpenDatabase(), "open store"));
-  if (!store->options_.read_only) store->uses_writer_ = std::thread(&RocksdbStore::WriteUses, store.get());
+  if (store->options_.read_only) return store;
+  KILN_ASSIGN_OR_RETURN(store->uses_writer_, StartThread([made = store.get()] { made->WriteUses(); }));
   return store;
 }
 

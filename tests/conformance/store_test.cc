@@ -95,7 +95,7 @@ const Implementation kImplementations[] = {
        EvictingOptions options;
        options.budget_bytes = 256u << 20;
        options.now_unix_seconds = [] { return int64_t{1000}; };
-       Subject subject = Own(std::make_unique<EvictingStore>(std::move(engine), catalog, options));
+       Subject subject = Own(*EvictingStore::Create(std::move(engine), catalog, options));
        subject.catalog = catalog;
        return subject;
      },

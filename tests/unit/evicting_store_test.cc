@@ -2,6 +2,7 @@
 
 #include "cache/budget/evicting_store.h"
 
+#include <iostream>
 #include <memory>
 #include <random>
 #include <set>
@@ -18,6 +19,7 @@
 #include "cache/engine/rocksdb_store.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/store_testing.h"
+#include "tests/unit/without_threads.h"
 
 namespace kiln {
 namespace {
@@ -65,8 +67,8 @@ struct Subject {
     if (options.budget_bytes == 0) options.budget_bytes = 256u << 20;
     options.now_unix_seconds = [this] { return now.load(); };
     auto verifying = std::make_unique<VerifyingStore>(*std::move(opened), VerifyingStore::Mode::kVerify);
-    store = std::make_unique<EvictingStore>(
-        std::make_unique<FailingStore>(std::move(verifying), std::move(hook)), catalog.get(), options);
+    store = *EvictingStore::Create(std::make_unique<FailingStore>(std::move(verifying), std::move(hook)),
+                                   catalog.get(), options);
   }
   bool Has(const EntryId& id) const { return engine->Find(id).ok(); }
 
@@ -548,6 +550,18 @@ TEST(EvictingStoreTest, BatchAboveHalfTheBudgetIsRefused) {
   ASSERT_TRUE(store.ok());
   EXPECT_EQ((*store)->artifacts().Put({ObjectEntry(1, 1'100'000)}).code(), StatusCode::kResourceExhausted);
   EXPECT_TRUE((*store)->artifacts().Put({ObjectEntry(2, 900'000)}).ok());
+}
+
+TEST(EvictingStoreDeathTest, SaysSoWhereThereIsNoThreadToHave) {
+  Subject subject;
+  EXPECT_EXIT(
+      {
+        const bool forbidden = ForbidThreads();
+        const auto store = EvictingStore::Create(nullptr, subject.catalog.get(), {});
+        std::cerr << store.status();
+        _exit(forbidden && absl::IsUnavailable(store.status()) ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "raise the limit of processes");
 }
 
 }  // namespace

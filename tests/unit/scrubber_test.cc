@@ -2,6 +2,7 @@
 
 #include "cache/budget/scrubber.h"
 
+#include <iostream>
 #include <memory>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "cache/engine/rocksdb_store.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/store_testing.h"
+#include "tests/unit/without_threads.h"
 
 namespace kiln {
 namespace {
@@ -29,11 +31,11 @@ struct Subject {
     options.bytes_per_second = bytes_per_second;
     options.before_the_first = absl::ZeroDuration();
     const absl::Time start = absl::Now();
-    const Scrubber scrubber(store.get(), engine, options);
-    while (scrubber.passes() == 0 && absl::Now() < start + absl::Seconds(30)) {
+    const auto scrubber = *Scrubber::Create(store.get(), engine, options);
+    while (scrubber->passes() == 0 && absl::Now() < start + absl::Seconds(30)) {
       absl::SleepFor(absl::Milliseconds(1));
     }
-    EXPECT_EQ(scrubber.passes(), 1u);
+    EXPECT_EQ(scrubber->passes(), 1u);
     return absl::Now() - start;
   }
 
@@ -71,10 +73,22 @@ TEST(ScrubberTest, EndsAtOnceWhateverItWaitsFor) {
     ScrubOptions options;
     options.bytes_per_second = 1;
     options.before_the_first = before;
-    const Scrubber scrubber(subject.store.get(), subject.engine, options);
+    const auto scrubber = *Scrubber::Create(subject.store.get(), subject.engine, options);
     absl::SleepFor(absl::Milliseconds(20));
   }
   EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+}
+
+TEST(ScrubberDeathTest, SaysSoWhereThereIsNoThreadToHave) {
+  Subject subject;
+  EXPECT_EXIT(
+      {
+        const bool forbidden = ForbidThreads();
+        const auto scrubber = Scrubber::Create(subject.store.get(), subject.engine, {});
+        std::cerr << scrubber.status();
+        _exit(forbidden && absl::IsUnavailable(scrubber.status()) ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "raise the limit of processes");
 }
 
 }  // namespace
