@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <map>
 
@@ -195,14 +196,14 @@ enum class End { kAsked, kIdle, kNoMoreWorkers };
 // Blocks until a signal asks for the end, the daemon has been idle for long enough, or nothing can start
 // workers any more: another daemon can.
 End WaitForEnd(const v1::Config& config, const sigset_t& signals, const Stats& stats,
-               Coordinator* coordinator, const Zygote& zygote, MeasuringPool* measuring) {
+               Coordinator* coordinator, const Zygote& zygote, const std::function<void()>& end_idle) {
   MonotonicTime idle_since = std::chrono::steady_clock::now();
   uint64_t calls_seen = stats.calls_begun;
   while (true) {
     const timespec step{0, 200'000'000};
     if (sigtimedwait(&signals, nullptr, &step) > 0) return End::kAsked;
     if (!zygote.Lives()) return End::kNoMoreWorkers;
-    if (measuring != nullptr) measuring->EndIdle();
+    end_idle();
     if (config.idle_exit_seconds() == 0) continue;
     const MonotonicTime now = std::chrono::steady_clock::now();
     if (stats.calls_running > 0 || stats.calls_begun != calls_seen || coordinator->load().flights > 0) {
@@ -388,7 +389,20 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
   spdlog::info("kilnd {} serves {} with {} workers of compiler {}", KILN_VERSION, server->address(),
                pool->size(), pool->hello().compiler_fingerprint());
 
-  const End end = WaitForEnd(config, signals, stats, coordinator.get(), *zygote, gpus.get());
+  // On a thread of its own: a process that does not die holds who waits for it, and signals are heard here.
+  std::atomic<bool> ending{false};
+  std::unique_ptr<ThreadExecutor> ends_idle;  // last: it uses both
+  if (gpus != nullptr) {
+    KILN_ASSIGN_OR_RETURN(ends_idle, ThreadExecutor::Create(1));
+  }
+  const auto end_idle = [&, measures = gpus.get()] {
+    if (ends_idle == nullptr || ending.exchange(true)) return;
+    ends_idle->Post([measures, &ending] {
+      measures->EndIdle();
+      ending = false;
+    });
+  };
+  const End end = WaitForEnd(config, signals, stats, coordinator.get(), *zygote, end_idle);
   if (end != End::kNoMoreWorkers) spdlog::info(end == End::kIdle ? "idle: exit" : "asked to stop: drain");
   server->Unlink();
   if (end == End::kIdle) {
