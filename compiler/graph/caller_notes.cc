@@ -73,9 +73,11 @@ void LimitNotes(v1::GraphNotes* notes) {
     title.resize(end);
   }
   const auto too_many = [&] { return BytesInMemory(*notes) > kNotesBytesMax; };
-  if (too_many()) notes->clear_node_names();
-  if (too_many()) notes->clear_source_lines();
-  if (too_many()) notes->clear_guards();
+  // Swapped away: what is cleared alone stays in memory for the next use.
+  google::protobuf::RepeatedPtrField<std::string> names, lines, guards;
+  if (too_many()) names.Swap(notes->mutable_node_names());
+  if (too_many()) lines.Swap(notes->mutable_source_lines());
+  if (too_many()) guards.Swap(notes->mutable_guards());
 }
 
 }  // namespace kiln

@@ -15,9 +15,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cache/shared/tier_config.h"
+#include "compiler/support/host_memory.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/support/tls_files.h"
+#include "compiler/support/zstd.h"
 #include "compiler/worker/namespaces.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
@@ -26,7 +28,7 @@
 namespace kiln {
 namespace {
 
-constexpr uint64_t kHeaderBytesMax = 6u << 20;  // one message
+constexpr uint64_t kHeaderBytesMax = 8u << 20;  // in memory
 constexpr uint32_t kWorkersMax = 1024;
 constexpr uint32_t kGpusMax = 64;
 constexpr uint64_t kWorkerBytesMin = 256u << 20;
@@ -299,7 +301,8 @@ void ApplyDefaults(const std::string& programs, const std::string& file, v1::Con
     config->mutable_store()->set_hit_index_bytes(uint64_t{256} << 20);
   v1::WorkerPoolConfig* workers = config->mutable_workers();
   if (workers->count() == 0) workers->set_count(CountCores());
-  if (workers->memory_bytes() == 0) workers->set_memory_bytes(uint64_t{4} << 30);
+  if (workers->memory_bytes() == 0)
+    workers->set_memory_bytes(WorkerBytesDefault(HostMemoryBytes(), workers->count()));
   if (workers->plan_seconds_max() == 0) workers->set_plan_seconds_max(120);
   if (workers->emit_seconds_max() == 0) workers->set_emit_seconds_max(60);
   if (workers->jobs_max() == 0) workers->set_jobs_max(500);
@@ -369,11 +372,19 @@ absl::Status CheckConfig(const v1::Config& config) {
   KILN_RETURN_IF_ERROR(
       CheckAtMost("admission.graph_bytes_max", config.admission().graph_bytes_max(), kGraphBytesMax));
   KILN_RETURN_IF_ERROR(CheckAtLeast("admission.graphs_bytes_max", config.admission().graphs_bytes_max(),
-                                    config.admission().graph_bytes_max() + kHeaderBytesMax));
+                                    GraphsBytesMin(config.admission().graph_bytes_max())));
   KILN_RETURN_IF_ERROR(
       CheckAtMost("admission.silent_seconds_max", config.admission().silent_seconds_max(), kSecondsMax));
   KILN_RETURN_IF_ERROR(CheckAtMost("idle_exit_seconds", config.idle_exit_seconds(), kSecondsMax));
   return CheckAtMost("drain_seconds", config.drain_seconds(), kSecondsMax);
+}
+
+uint64_t WorkerBytesDefault(uint64_t host_bytes, uint32_t workers) {
+  return std::clamp(host_bytes / std::max(workers, 1u), uint64_t{1} << 30, uint64_t{4} << 30);
+}
+
+uint64_t GraphsBytesMin(uint64_t graph_bytes_max) {
+  return graph_bytes_max + ZstdPackedMax(graph_bytes_max) + kHeaderBytesMax;
 }
 
 uint64_t MemoryPartsOf(const v1::ListenConfig& listen) {

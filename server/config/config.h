@@ -26,6 +26,12 @@ uint32_t CountGpus();
 // INVALID_ARGUMENT naming the field.
 absl::Status CheckConfig(const v1::Config& config);
 
+// The default of workers.memory_bytes: 4 GiB, where the host has as much for each worker; no less than 1 GiB.
+uint64_t WorkerBytesDefault(uint64_t host_bytes, uint32_t workers);
+
+// The least admission.graphs_bytes_max: one graph, its upload, its header.
+uint64_t GraphsBytesMin(uint64_t graph_bytes_max);
+
 // Of listen.memory_bytes: one for each tenant's users, one for kilnd's own user, and as many as there are
 // tenants for those who come by TLS.
 uint64_t MemoryPartsOf(const v1::ListenConfig& listen);

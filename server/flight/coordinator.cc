@@ -14,6 +14,7 @@ namespace {
 constexpr size_t kJobIdBytes = 16;
 constexpr size_t kDiskThreads = 8;
 constexpr size_t kLookThreads = kTierReaders / 2;  // and as many for transfers: a connection each
+constexpr uint64_t kCallersBytesMin = 32u << 20;   // so that one tenant has room for two headers
 constexpr absl::Duration kDrainStep = absl::Milliseconds(20);
 
 std::string NewJobId() {
@@ -30,6 +31,7 @@ FlightTable::Options TableOptions(const v1::Config& config, JoinableKeys* joinab
   options.tasks.forwards = config.has_upstream() ? kForwardsMax : 0;
   options.queue_max = config.admission().queue_max();
   options.graphs_bytes_max = config.admission().graphs_bytes_max();
+  options.callers_bytes_max = std::max(kCallersBytesMin, options.graphs_bytes_max / 2);
   for (const v1::TenantConfig& tenant : config.listen().tenants()) {
     if (tenant.has_compile_seconds_per_hour())
       options.quotas[tenant.name()] = static_cast<double>(tenant.compile_seconds_per_hour());

@@ -52,11 +52,17 @@ FlightTable::FlightTable(Options options, const Clock* clock, Workers* workers, 
       store_(store),
       claims_(claims),
       tasks_(options_.tasks),
+      callers_(options_.callers_bytes_max),
       quotas_(options_.quotas) {}
 
 // ---- Calls -----------------------------------------------------------------------------------
 
 void FlightTable::Compile(CallId id, FlightRequest request, FlightCall call) {
+  const uint64_t kept = request.header_bytes + call.bytes;  // of who joins less: its hints alone
+  if (absl::Status fits = CheckCallers(request.caller.tenant, kept); !fits.ok()) {
+    call.subscriber->End(fits);
+    return;
+  }
   if (request.debug) {
     Flight& flight = NewFlight(std::move(request), "");
     Subscribe(flight, id, std::move(call), /*uploads=*/true);
@@ -85,6 +91,10 @@ void FlightTable::Attach(CallId id, const std::string& ns, const std::string& jo
     call.subscriber->End(absl::NotFoundError("no such job runs"));
     return;
   }
+  if (absl::Status fits = CheckCallers(flight->request->caller.tenant, call.bytes); !fits.ok()) {
+    call.subscriber->End(fits);
+    return;
+  }
   Subscribe(*flight, id, std::move(call), /*uploads=*/false);
   TakePlaceOfLost(*flight);
   Join(*flight, id);
@@ -92,6 +102,7 @@ void FlightTable::Attach(CallId id, const std::string& ns, const std::string& jo
 
 void FlightTable::Subscribe(Flight& flight, CallId id, FlightCall call, bool uploads) {
   if (call.deadline != MonotonicTime::max()) timers_.insert({call.deadline, {Timer::kCall, id}});
+  callers_.Add(flight.request->caller.tenant, call.bytes);
   Waiting waiting;
   waiting.call = std::move(call);
   waiting.until = waiting.call.deadline;
@@ -119,7 +130,8 @@ void FlightTable::Join(Flight& flight, CallId id) {
   Announce(flight, id);
   if (flight.state == State::kUploading) {
     // Whoever was asked before has had his time, and there was nobody else.
-    if (!flight.due.has_value()) AskForUpload(flight);
+    if (flight.due.has_value()) return;
+    if (absl::Status asked = AskForUpload(flight); !asked.ok()) EndAll(flight, asked);
     return;
   }
   KeepGraph(id);
@@ -246,8 +258,8 @@ void FlightTable::AwaitUpload(Flight& flight) {
     return;
   }
   flight.state = State::kUploading;
-  if (!AskForUpload(flight)) {
-    EndAll(flight, absl::NotFoundError("the job ended before it had its graph"));
+  if (absl::Status asked = AskForUpload(flight); !asked.ok()) {
+    EndAll(flight, asked);
     return;
   }
   // The leader is told of its place when there is a graph to queue.
@@ -256,21 +268,34 @@ void FlightTable::AwaitUpload(Flight& flight) {
   }
 }
 
-// Asks the next caller that has a graph; false where none is left to ask and none has been asked.
-bool FlightTable::AskForUpload(Flight& flight) {
+// Asks the next caller that has a graph and whose upload there is room for. An error where nobody's is on its
+// way then.
+absl::Status FlightTable::AskForUpload(Flight& flight) {
   bool pending = false;
+  for (const CallId waiter : flight.waiters) pending = pending || calls_.at(waiter).asked;
+  bool full = false;
   for (const CallId waiter : flight.waiters) {
     Waiting& waiting = calls_.at(waiter);
-    pending = pending || waiting.asked;
     if (!waiting.uploads || waiting.asked) continue;
+    // What is slow takes nobody's place, but where there is nothing else to wait for.
+    bool room = HasRoomToAsk(flight, waiting.call);
+    while (!room && !pending &&
+           Displace(flight.request->caller.tenant, waiting.call.upload_bytes, Short::kBytes)) {
+      room = HasRoomToAsk(flight, waiting.call);
+    }
+    full = full || !room;
+    if (!room) continue;
     waiting.asked = true;
+    ChargeAsked(flight, flight.asked_bytes + waiting.call.upload_bytes);
     flight.leader = waiter;
     SetDue(flight, clock_->Now() + options_.upload_patience);
     waiting.call.subscriber->Graph(Subscriber::Upload::kNow);
-    return true;
+    return absl::OkStatus();
   }
-  SetDue(flight, std::nullopt);
-  return pending;
+  if (!pending)
+    return full ? QueueIsFull(flight) : absl::NotFoundError("the job ended before it had its graph");
+  SetDue(flight, full ? std::optional(clock_->Now() + options_.upload_patience) : std::nullopt);
+  return absl::OkStatus();
 }
 
 void FlightTable::SetDue(Flight& flight, std::optional<MonotonicTime> due) {
@@ -291,6 +316,7 @@ void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
     return;
   }
   SetDue(flight, std::nullopt);
+  ChargeAsked(flight, 0);
   if (absl::Status charged = ChargeGraph(flight, (*graph)->size()); !charged.ok()) {
     EndAll(flight, charged);
     StartTasks();
@@ -323,8 +349,10 @@ absl::Status FlightTable::TakePlace(Flight& flight) {
     KILN_RETURN_IF_ERROR(CheckWait(flight));
   }
   while (PlacesAreTaken() || graphs_bytes_ + request.bytes > options_.graphs_bytes_max) {
-    if (!Displace(request)) return QueueIsFull(flight);
+    const Short what = PlacesAreTaken() ? Short::kPlaces : Short::kBytes;
+    if (!Displace(request.caller.tenant, request.bytes, what)) return QueueIsFull(flight);
   }
+  callers_.Take(request.caller.tenant, std::exchange(flight.caller_bytes, 0));
   flight.place = true;
   ++places_;
   graphs_bytes_ += request.bytes;
@@ -351,15 +379,41 @@ void FlightTable::ChargeHeld(Flight& flight, uint64_t bytes) {
   placed_.at(flight.request->caller.tenant).bytes += more;
 }
 
-// Takes a place from the tenant that holds most of what is short, places or bytes, where that is more than
-// the newcomer comes to.
-bool FlightTable::Displace(const FlightRequest& newcomer) {
-  const bool places = PlacesAreTaken();
+// Beside places: what is kept of a call while it is looked up and waits.
+absl::Status FlightTable::CheckCallers(const std::string& tenant, uint64_t bytes) const {
+  if (callers_.Fits(tenant, bytes)) return absl::OkStatus();
+  return RefusalOfManyCallers(compile_seconds_.value() > 0 ? compile_seconds_.value()
+                                                           : kUnknownCompileSeconds);
+}
+
+// The place is for one graph: what uploads on their way take beyond it is charged beside it.
+void FlightTable::ChargeAsked(Flight& flight, uint64_t asked_bytes) {
+  flight.asked_bytes = asked_bytes;
+  const uint64_t graph = flight.request->graph_bytes;
+  const uint64_t beside = asked_bytes > graph ? asked_bytes - graph : 0;
+  const uint64_t before = std::exchange(flight.upload_bytes, beside);
+  graphs_bytes_ = graphs_bytes_ - before + beside;
+  uint64_t& of_tenant = placed_.at(flight.request->caller.tenant).bytes;
+  of_tenant = of_tenant - before + beside;
+}
+
+bool FlightTable::HasRoomToAsk(const Flight& flight, const FlightCall& call) const {
+  const uint64_t graph = flight.request->graph_bytes;
+  const uint64_t asked = flight.asked_bytes + call.upload_bytes;
+  const uint64_t beside = asked > graph ? asked - graph : 0;
+  return beside <= flight.upload_bytes ||
+         graphs_bytes_ - flight.upload_bytes + beside <= options_.graphs_bytes_max;
+}
+
+// Takes a place from the tenant that holds most of what is short, where that is more than the newcomer comes
+// to.
+bool FlightTable::Displace(const std::string& tenant, uint64_t bytes, Short what) {
+  const bool places = what == Short::kPlaces;
   const auto held = [places](const Placed& placed) { return places ? placed.flights.size() : placed.bytes; };
-  const auto own = placed_.find(newcomer.caller.tenant);
-  uint64_t most = (own == placed_.end() ? 0 : held(own->second)) + (places ? 1 : newcomer.bytes);
+  const auto own = placed_.find(tenant);
+  uint64_t most = (own == placed_.end() ? 0 : held(own->second)) + (places ? 1 : bytes);
   Flight* latest = nullptr;
-  for (const auto& [tenant, placed] : placed_) {
+  for (const auto& [other, placed] : placed_) {
     if (held(placed) <= most) continue;
     const auto waits = std::find_if(placed.flights.rbegin(), placed.flights.rend(), [this](FlightId id) {
       const State state = StateOfFlight(id);
@@ -478,7 +532,9 @@ void FlightTable::GivePlaceBack(Flight& flight) {
   if (!flight.place) return;
   flight.place = false;
   --places_;
-  const uint64_t bytes = flight.request->bytes + std::exchange(flight.held_bytes, 0);
+  const uint64_t bytes =
+      flight.request->bytes + std::exchange(flight.held_bytes, 0) + std::exchange(flight.upload_bytes, 0);
+  flight.asked_bytes = 0;
   graphs_bytes_ -= bytes;
   const auto placed = placed_.find(flight.request->caller.tenant);
   placed->second.flights.erase(flight.id);
@@ -743,7 +799,11 @@ FlightTable::Flight* FlightTable::Unsubscribe(CallId id) {
   const auto found = calls_.find(id);
   if (found == calls_.end()) return nullptr;
   Flight* flight = Find(found->second.flight);
-  timers_.erase({found->second.until, {Timer::kCall, id}});
+  const Waiting& waiting = found->second;
+  timers_.erase({waiting.until, {Timer::kCall, id}});
+  callers_.Take(flight->request->caller.tenant, waiting.call.bytes);
+  if (waiting.asked && flight->asked_bytes > 0)
+    ChargeAsked(*flight, flight->asked_bytes - waiting.call.upload_bytes);
   flight->waiters.erase(id);
   if (flight->leader == id) flight->leader = 0;
   calls_.erase(found);
@@ -800,7 +860,7 @@ void FlightTable::Leave(Flight& flight) {
     for (const CallId waiter : flight.waiters) {
       if (calls_.at(waiter).asked) return;
     }
-    if (!AskForUpload(flight)) EndAll(flight, absl::NotFoundError("the job ended before it had its graph"));
+    if (absl::Status asked = AskForUpload(flight); !asked.ok()) EndAll(flight, asked);
     return;
   }
   EndOfAll(flight);
@@ -815,7 +875,7 @@ void FlightTable::Tick() {
       Flight& flight = *Find(id);
       flight.due.reset();
       if (flight.state == State::kUploading) {
-        AskForUpload(flight);
+        if (absl::Status asked = AskForUpload(flight); !asked.ok()) EndAll(flight, asked);
       } else if (const absl::Status refusal = CheckQueued(flight); !refusal.ok()) {
         EndAll(flight, refusal);
       } else {
@@ -869,6 +929,10 @@ FlightTable::Flight& FlightTable::NewFlight(FlightRequest request, std::string s
   request.program = flight->id;
   flight->request = std::make_shared<FlightRequest>(std::move(request));
   flight->slot = std::move(slot);
+  // Of one whose graph has come with the flight before: that too, until it has a place.
+  const FlightRequest& kept = *flight->request;
+  flight->caller_bytes = kept.header_bytes + (kept.graph != nullptr ? kept.graph->size() : 0);
+  callers_.Add(kept.caller.tenant, flight->caller_bytes);
   if (!flight->slot.empty()) {
     by_slot_[flight->slot] = flight->id;
     if (options_.joinable != nullptr) options_.joinable->Add(flight->slot);
@@ -898,6 +962,7 @@ void FlightTable::Erase(Flight& flight) {
   if (flight.begun) --begun_;
   DropWaiting(flight);
   GivePlaceBack(flight);
+  callers_.Take(flight.request->caller.tenant, flight.caller_bytes);
   Hide(flight);
   flights_.erase(flight.id);
 }

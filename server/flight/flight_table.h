@@ -15,24 +15,28 @@
 //
 // One flight per CompileKey (FlightSlot); a debug call has one of its own that nobody joins. Callers are
 // subscribers of their flight. One caller's upload serves all; where it leaves or is slow another is asked,
-// who joins later too. When a variant is made, whom it fits is answered; those whose sizes it does not fit
-// wait for the flight's end and go on in the key's next flight, with the graph that is here already, and so
-// do all whose upload came from one that joined after the look. A flight that everybody left, or that has
-// failed, gives its place back at once while it waits, and when its tasks have ended while it runs (state
-// dying): nobody joins it meanwhile, and what waits of it never runs. One that has its graph goes on for
-// lost_patience for each caller whose connection broke: he comes again, and attaches himself to it.
+// who joins later too, as long as there is room for what all that were asked may send. When a variant is
+// made, whom it fits is answered; those whose sizes it does not fit wait for the flight's end and go on in
+// the key's next flight, with the graph that is here already, and so do all whose upload came from one that
+// joined after the look. A flight that everybody left, or that has failed, gives its place back at once while
+// it waits, and when its tasks have ended while it runs (state dying): nobody joins it meanwhile, and what
+// waits of it never runs. One that has its graph goes on for lost_patience for each caller whose connection
+// broke: he comes again, and attaches himself to it.
 //
 // Places: at most workers + queue_max flights, of those that wait for an upload, are compiled or stored, with
-// graphs and headers of at most graphs_bytes_max. What workers have made of a graph counts as well: while
-// that comes to more, what has begun is finished before anything else begins. One more is refused with
-// RESOURCE_EXHAUSTED before it uploads, and told when to come again (`PushbackOf`), behind those of its
-// tenant who were told before; where another tenant holds more than its own, of places or of bytes, that
-// one's latest flights that hold nothing else are refused in its stead. Likewise refused is, before it
-// uploads, again when it is its turn, and while it is queued for that:
+// graphs, headers and uploads on their way of at most graphs_bytes_max. What workers have made of a graph
+// counts as well: while that comes to more, what has begun is finished before anything else begins. One more
+// is refused with RESOURCE_EXHAUSTED before it uploads, and told when to come again (`PushbackOf`), behind
+// those of its tenant who were told before; where another tenant holds more than its own, of places or of
+// bytes, that one's latest flights that hold nothing else are refused in its stead. Likewise refused is,
+// before it uploads, again when it is its turn, and while it is queued for that:
 // - whose tenant has used its quota of the hour (hourly_quotas.h): what has begun goes on;
 // - who would not have its program before its deadline, while there is other work to be done: by the time
 //   that its tenant's compiles of its class took lately and the tenant's share of the workers, an estimate
 //   that errs on the short side.
+// What is kept of calls beside places has a limit of its own (caller_bytes.h), beyond which a call is refused
+// with RESOURCE_EXHAUSTED before anything else.
+//
 // Which task runs next is fair to tenants and their jobs (task_queue.h). A flight is background while all
 // that have joined it are.
 //
@@ -68,6 +72,7 @@
 #include "kiln/v1/admin.pb.h"
 #include "kiln/v1/compile.pb.h"
 #include "server/build/artifact.h"
+#include "server/flight/caller_bytes.h"
 #include "server/flight/flight_claims.h"
 #include "server/flight/flight_event.h"
 #include "server/flight/joinable_keys.h"
@@ -112,6 +117,7 @@ struct FlightRequest {
   v1::Gang gang;                                  // of the callers, where another daemon has its verdict
   uint64_t bytes = 0;                             // of the graph, before it is here, and of the header
   uint64_t graph_bytes = 0;                       // of those the graph's, as the caller says
+  uint64_t header_bytes = 0;                      // of those the header's, in memory
   std::vector<std::string> hops;                  // daemons that the request has passed
   v1::Hints hints;                                // of the caller for whom it compiles
   GraphPtr graph;                                 // null until it is here
@@ -168,6 +174,8 @@ struct FlightCall {
   v1::Gang gang;  // the caller's, where another daemon has its verdict
   Caller::Class work_class = Caller::Class::kInteractive;
   MonotonicTime deadline = MonotonicTime::max();
+  uint64_t bytes = 0;                      // in memory, of this
+  uint64_t upload_bytes = 0;               // the most that its upload takes on its way, packed and as it is
   std::shared_ptr<Subscriber> subscriber;  // shared with the transport
 };
 
@@ -177,7 +185,8 @@ class FlightTable {
     JoinableKeys* joinable = nullptr;  // told of each key that has a flight; outlives the table
     TaskQueue::Options tasks;
     size_t queue_max = 256;
-    uint64_t graphs_bytes_max = uint64_t{1} << 30;                        // no less than one request's
+    uint64_t graphs_bytes_max = uint64_t{1} << 30;     // no less than one request and its upload
+    uint64_t callers_bytes_max = uint64_t{512} << 20;  // see CallerBytes
     std::chrono::milliseconds upload_patience = std::chrono::seconds(5);  // then another caller is asked
     std::chrono::milliseconds lost_patience = std::chrono::seconds(30);
     HourlyQuotas::Seconds quotas;  // of workers and GPUs
@@ -239,6 +248,7 @@ class FlightTable {
   const TaskQueue& tasks() const { return tasks_; }
   size_t places() const { return places_; }
   uint64_t graphs_bytes() const { return graphs_bytes_; }  // of those that hold places, and what they hold
+  uint64_t callers_bytes() const { return callers_.total(); }  // of calls, and of flights without a place
   State StateOfFlight(FlightId id) const;
   FlightId FlightOfCall(CallId id) const;  // 0: none
   FlightId FlightOfKey(const std::string& slot) const;
@@ -278,7 +288,10 @@ class FlightTable {
     KnownKeyPtr known;  // of the store, where it has what is outdated
     FlightEventPtr done;
     bool place = false;
-    uint64_t held_bytes = 0;  // with a place, beside its request's
+    uint64_t held_bytes = 0;    // with a place, beside its request's
+    uint64_t caller_bytes = 0;  // without a place, in callers_
+    uint64_t asked_bytes = 0;   // the most that uploads on their way take
+    uint64_t upload_bytes = 0;  // of those what is charged beside the request's graph
     bool begun = false;
     bool claims = false;     // was looked up further
     bool elsewhere = false;  // another daemon compiles it: none of this one's limits of time are its
@@ -306,7 +319,11 @@ class FlightTable {
   void ChargeHeld(Flight& flight, uint64_t bytes);
   bool MayBegin() const { return graphs_bytes_ <= options_.graphs_bytes_max || begun_ == 0; }
   bool PlacesAreTaken() const { return places_ >= options_.tasks.workers + options_.queue_max; }
-  bool Displace(const FlightRequest& newcomer);
+  enum class Short { kPlaces, kBytes };
+  bool Displace(const std::string& tenant, uint64_t bytes, Short what);
+  absl::Status CheckCallers(const std::string& tenant, uint64_t bytes) const;
+  void ChargeAsked(Flight& flight, uint64_t asked_bytes);
+  bool HasRoomToAsk(const Flight& flight, const FlightCall& call) const;
   absl::Status QueueIsFull(const Flight& flight);
   double SecondsBehindExpected(const Flight& flight);
   absl::Status ComesAgain(const Flight& flight, absl::Status refusal);
@@ -326,7 +343,7 @@ class FlightTable {
   void KeepGraph(CallId id);
   void BeginCompile(Flight& flight);
   void AwaitUpload(Flight& flight);
-  bool AskForUpload(Flight& flight);
+  absl::Status AskForUpload(Flight& flight);
   void SetDue(Flight& flight, std::optional<MonotonicTime> due);
   void WatchTime(Flight& flight);
   void Enqueue(Flight& flight, CallId leader);
@@ -369,6 +386,7 @@ class FlightTable {
   size_t places_ = 0;
   uint64_t graphs_bytes_ = 0;
   absl::btree_map<std::string, Placed> placed_;  // by tenant
+  CallerBytes callers_;
   HourlyQuotas quotas_;
   ExpectedCallers expected_;
   RecentMean compile_seconds_;      // of workers, for one flight; 0: none was made yet

@@ -36,6 +36,11 @@ absl::Status RefusalOfFullQueue(size_t waiting, double again) {
                  kPushbackSecondsMax);
 }
 
+absl::Status RefusalOfManyCallers(double again) {
+  return Refusal("the callers that wait take all the memory that there is for them; try again later", again,
+                 kPushbackSecondsMax);
+}
+
 absl::Status RefusalOfUsedQuota(const std::string& tenant, double seconds_per_hour, double until) {
   return Refusal(absl::StrCat("tenant ", tenant, " has used its compile_seconds_per_hour (", seconds_per_hour,
                               "); try again in ", static_cast<int64_t>(std::ceil(until)), " s"),

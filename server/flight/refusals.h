@@ -16,6 +16,8 @@ namespace kiln {
 
 // So many wait. `again`: seconds until there may be room.
 absl::Status RefusalOfFullQueue(size_t waiting, double again);
+// What is kept of those that wait takes all the memory that there is for it.
+absl::Status RefusalOfManyCallers(double again);
 // There is some again after `until` seconds.
 absl::Status RefusalOfUsedQuota(const std::string& tenant, double seconds_per_hour, double until);
 // It would take `needs` seconds, which is more than its callers wait.

@@ -14,9 +14,6 @@
 namespace kiln {
 namespace {
 
-// What zstd can at most make of incompressible bytes, generously.
-uint64_t PackedMax(uint64_t raw) { return raw + raw / 64 + 4096; }
-
 // gRPC tells deadlines by the wall's clock; from here on nobody can set them.
 MonotonicTime DeadlineOf(const grpc::CallbackServerContext& context) {
   const auto deadline = context.deadline();
@@ -111,7 +108,6 @@ void CompileCall::TakeHeader(bool ok) {
   {
     absl::MutexLock lock(&mutex_);
     reading_ = Reading::kNothing;
-    if (ok) request.bytes = message_.Length();  // reading it takes it away
     if (ok && grpc::SerializationTraits<v1::CompileRequest>::Deserialize(&message_, &first).ok() &&
         first.has_header()) {
       status = CheckHeader(first.header(), graph_bytes_max_);
@@ -124,7 +120,7 @@ void CompileCall::TakeHeader(bool ok) {
     return;
   }
   v1::CompileHeader& header = *first.mutable_header();
-  request.bytes += header.graph_bytes();
+  header.DiscardUnknownFields();  // a newer client's, which no limit is of
   request.graph_bytes = header.graph_bytes();
   request.ns = NamespaceOf(*who_, header.namespace_());
   request.request_key = RequestKey(header.sections());
@@ -138,6 +134,11 @@ void CompileCall::TakeHeader(bool ok) {
   LimitNotes(&request.notes);
   FlightCall call;
   call.hints = std::move(*header.mutable_hints());
+  call.bytes = call.hints.SpaceUsedLong();
+  call.upload_bytes = ZstdPackedMax(request.graph_bytes) + request.graph_bytes;
+  request.header_bytes =
+      request.sections.SpaceUsedLong() + request.notes.SpaceUsedLong() + call.bytes;  // the compile's too
+  request.bytes = request.header_bytes + request.graph_bytes;
   request.gang = GangOf(header.gang());
   call.gang = request.gang;
   call.work_class = *WorkClassOf(header.work_class());  // as CheckHeader has seen
@@ -155,7 +156,7 @@ absl::Status CompileCall::TakeChunk() {
   if (chunk.graph_chunk().size() > kChunkBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("graph_chunk: more than ", kChunkBytesMax, " bytes"));
   }
-  if (packed_.size() + chunk.graph_chunk().size() > PackedMax(graph_bytes_)) {
+  if (packed_.size() + chunk.graph_chunk().size() > ZstdPackedMax(graph_bytes_)) {
     return absl::InvalidArgumentError("graph_chunk: more bytes than graph_bytes can take");
   }
   packed_ += chunk.graph_chunk();
@@ -208,7 +209,9 @@ AttachCall::AttachCall(grpc::CallbackServerContext* context, const Identity& who
     stream_->End(status);
     return;
   }
+  request.DiscardUnknownFields();
   call.hints = std::move(*request.mutable_hints());
+  call.bytes = call.hints.SpaceUsedLong();
   call.gang = GangOf(request.gang());
   call.deadline = DeadlineOf(*context);
   call.subscriber = stream_;

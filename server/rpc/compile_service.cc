@@ -74,6 +74,7 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
     call->Finish(ToGrpc(status));
     return call;
   }
+  request.DiscardUnknownFields();  // of hints and gang, which are kept
   Lookups::Question question;
   Caller& caller = question.caller;
   caller.tenant = NamespaceOf(**who, request.namespace_());

@@ -53,6 +53,7 @@ void FetchCall::Begin(const Identity& who, grpc::ByteBuffer bytes) {
   absl::Status status = absl::InvalidArgumentError("the message is no FetchObjectsRequest");
   if (grpc::SerializationTraits<v1::FetchObjectsRequest>::Deserialize(&bytes, &request_).ok()) {
     status = Check(request_);
+    request_.DiscardUnknownFields();
   }
   if (!status.ok()) {
     Finish(ToGrpc(status));

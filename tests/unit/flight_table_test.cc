@@ -48,6 +48,7 @@ KnownKeyPtr KnownOf(bool outdated) {
 struct Whose {
   std::string tenant = "red";
   Caller::Class work_class = Caller::Class::kInteractive;
+  uint64_t upload_bytes = 0;
 };
 
 class FlightTableTest : public ::testing::Test, public Workers, public FlightStore {
@@ -57,6 +58,7 @@ class FlightTableTest : public ::testing::Test, public Workers, public FlightSto
     options.tasks.workers = 1;
     options.tasks.forwards = 1;
     options.graphs_bytes_max = 1000;
+    options.callers_bytes_max = 1000;
     options.quotas["red"] = 500;
     options.new_job_id = [this] { return absl::StrCat("job ", ++jobs_); };
     table_ = std::make_unique<FlightTable>(std::move(options), &clock_, this, this, claims);
@@ -85,6 +87,7 @@ class FlightTableTest : public ::testing::Test, public Workers, public FlightSto
     FlightCall call;
     call.subscriber = listener;
     call.work_class = whose.work_class;
+    call.upload_bytes = whose.upload_bytes;
     if (waits.has_value()) call.deadline = clock_.Now() + *waits;
     table_->Compile(id, std::move(request), std::move(call));
     FindNothing();
@@ -137,6 +140,95 @@ class FlightTableTest : public ::testing::Test, public Workers, public FlightSto
   int jobs_ = 0;
   std::unique_ptr<FlightTable> table_;
 };
+
+// Each of many who send a byte now and then may come to all that he has said.
+TEST_F(FlightTableTest, AsksForNoUploadThatThereIsNoRoomFor) {
+  const Whose slow = {.upload_bytes = 200};
+  std::vector<std::shared_ptr<Listener>> callers;
+  for (CallId call = 1; call <= 6; ++call) callers.push_back(Compile(call, "a", 1, slow, std::nullopt));
+  const auto asked = [&] {
+    return std::count_if(callers.begin(), callers.end(), [](const auto& caller) { return caller->asked; });
+  };
+  EXPECT_EQ(table_->graphs_bytes(), 10u + 200);
+  for (int i = 0; i < 10; ++i) {
+    clock_.Pass(std::chrono::seconds(5));
+    table_->Tick();
+  }
+  EXPECT_EQ(asked(), 4);
+  EXPECT_EQ(table_->graphs_bytes(), 10u + 4 * 200);
+  // Others have what is left, and no more.
+  EXPECT_FALSE(Compile(7, "b", 10, {.upload_bytes = 100}, std::nullopt)->ended.has_value());
+  EXPECT_TRUE(Compile(8, "c", 10, {.upload_bytes = 100}, std::nullopt)->ended.has_value());
+  table_->Cancel(7);
+  // One that goes makes room for the next.
+  table_->Cancel(2);
+  EXPECT_EQ(table_->graphs_bytes(), 10u + 3 * 200);
+  clock_.Pass(std::chrono::seconds(5));
+  table_->Tick();
+  EXPECT_EQ(asked(), 5);
+  ASSERT_TRUE(callers[4]->asked);
+  Upload(5, 100);
+  EXPECT_EQ(table_->graphs_bytes(), 110u) << "the uploads of the others are not wanted any more";
+  for (CallId call = 1; call <= 6; ++call) table_->Cancel(call);
+  table_->Ended(task_, 1, /*typical=*/true);
+  table_->Advanced(running_, {});
+  EXPECT_EQ(table_->graphs_bytes(), 0u);
+}
+
+TEST_F(FlightTableTest, WhoseUploadThereIsNoRoomForIsToldWhenNobodyElseUploads) {
+  Compile(1, "a", 700);
+  Compile(2, "b", 10, {.upload_bytes = 50}, std::nullopt);
+  const auto large = Compile(3, "b", 10, {.upload_bytes = 500}, std::nullopt);
+  table_->Cancel(2);
+  EXPECT_FALSE(large->asked);
+  ASSERT_TRUE(large->ended.has_value());
+  EXPECT_EQ(large->ended->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(table_->graphs_bytes(), 710u);
+}
+
+// While the store is asked, and of who joins, there is no place that would bound them.
+TEST_F(FlightTableTest, WhatIsKeptOfCallersWithoutAPlaceIsBounded) {
+  CallId last = 0;
+  const auto compile = [&](const std::string& tenant, const std::string& key) {
+    auto listener = std::make_shared<Listener>();
+    FlightRequest request;
+    request.ns = request.caller.tenant = tenant;
+    request.compile_key = tenant + key;
+    request.bytes = request.header_bytes = 60;
+    FlightCall call;
+    call.subscriber = listener;
+    call.bytes = 40;
+    table_->Compile(++last, std::move(request), std::move(call));
+    return listener;
+  };
+  // One tenant has half of all, and leaves something to the next.
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(compile("red", absl::StrCat("key ", i))->ended.has_value()) << i;
+  EXPECT_EQ(table_->callers_bytes(), 500u);
+  const auto refused = compile("red", "one more");
+  ASSERT_TRUE(refused->ended.has_value());
+  EXPECT_EQ(refused->ended->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(PushbackOf(*refused->ended).has_value());
+  EXPECT_FALSE(compile("blue", "a")->ended.has_value());
+  // Who joins is kept too, without a header.
+  EXPECT_FALSE(compile("blue", "a")->ended.has_value());
+  EXPECT_EQ(table_->callers_bytes(), 640u);
+  FlightCall call;
+  call.bytes = 400;
+  const auto attached = std::make_shared<Listener>();
+  call.subscriber = attached;
+  table_->Attach(++last, "blue", "job 6", std::move(call));
+  ASSERT_TRUE(attached->ended.has_value());
+  EXPECT_EQ(attached->ended->code(), absl::StatusCode::kResourceExhausted) << *attached->ended;
+  for (CallId id = 1; id <= last; ++id) table_->Cancel(id);
+  EXPECT_EQ(table_->callers_bytes(), 0u);
+  // With a place the header is charged there.
+  const auto placed = compile("red", "placed");
+  FindNothing();
+  EXPECT_EQ(table_->callers_bytes(), 40u);
+  EXPECT_EQ(table_->graphs_bytes(), 60u);
+  table_->Cancel(last);
+  EXPECT_EQ(table_->callers_bytes() + table_->graphs_bytes(), 0u);
+}
 
 TEST_F(FlightTableTest, ChargesWhatIsUploadedWhateverTheFirstCallerSaid) {
   const auto liar = Compile(1, "a", 1), honest = Compile(2, "a", 600);

@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "cache/chain/store_config.h"
 #include "compiler/support/digest.h"
+#include "compiler/support/host_memory.h"
 #include "compiler/support/limits.h"
 #include "compiler/worker/build_id.h"
 #include "compiler/worker/frame.h"
@@ -402,7 +403,7 @@ TEST(Config, RefusalsNameTheField) {
       {"admission.graph_bytes_max",
        [](v1::Config* c) { c->mutable_admission()->set_graph_bytes_max(kGraphBytesMax + 1); }},
       {"admission.graphs_bytes_max",
-       [](v1::Config* c) { c->mutable_admission()->set_graphs_bytes_max(kGraphBytesMax + (6u << 20) - 1); }},
+       [](v1::Config* c) { c->mutable_admission()->set_graphs_bytes_max(GraphsBytesMin(kGraphBytesMax) - 1); }},
       {"idle_exit_seconds", [](v1::Config* c) { c->set_idle_exit_seconds(UINT32_MAX); }},
       {"drain_seconds", [](v1::Config* c) { c->set_drain_seconds(UINT32_MAX); }},
   };
@@ -415,13 +416,61 @@ TEST(Config, RefusalsNameTheField) {
   }
 }
 
+// A host as its files say.
+class HostFiles {
+ public:
+  HostFiles() {
+    std::string path = testing::TempDir() + "/hostXXXXXX";
+    root_ = mkdtemp(path.data());
+  }
+  ~HostFiles() { std::filesystem::remove_all(root_); }
+  void Say(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+  const std::string& root() const { return root_; }
+
+ private:
+  std::string root_;
+};
+
+TEST(HostMemory, IsTheLeastOfTheMachinesAndItsGroups) {
+  HostFiles host;
+  EXPECT_EQ(HostMemoryBytes(host.root()), UINT64_MAX) << "it does not say";
+  host.Say("/proc/meminfo", "MemTotal:       16777216 kB\nMemFree: 1 kB\n");
+  EXPECT_EQ(HostMemoryBytes(host.root()), uint64_t{16} << 30);
+  host.Say("/proc/self/cgroup", "4:memory:/elsewhere\n0::/kiln/daemon\n");
+  host.Say("/sys/fs/cgroup/kiln/daemon/memory.max", "max\n");
+  EXPECT_EQ(HostMemoryBytes(host.root()), uint64_t{16} << 30);
+  host.Say("/sys/fs/cgroup/kiln/memory.max", "8589934592\n");
+  EXPECT_EQ(HostMemoryBytes(host.root()), uint64_t{8} << 30) << "its parent's";
+  host.Say("/sys/fs/cgroup/memory.max", "4294967296\n");
+  EXPECT_EQ(HostMemoryBytes(host.root()), uint64_t{4} << 30) << "of a container, the root's";
+}
+
+TEST(HostMemory, CountsKillsOfItsGroup) {
+  HostFiles host;
+  EXPECT_EQ(OomKills(host.root()), std::nullopt);
+  host.Say("/proc/self/cgroup", "0::/\n");
+  EXPECT_EQ(OomKills(host.root()), std::nullopt);
+  host.Say("/sys/fs/cgroup/memory.events", "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n");
+  EXPECT_EQ(OomKills(host.root()), 2u);
+}
+
+TEST(Config, WorkersShareTheHostsMemory) {
+  EXPECT_EQ(WorkerBytesDefault(UINT64_MAX, 8), uint64_t{4} << 30);
+  EXPECT_EQ(WorkerBytesDefault(uint64_t{64} << 30, 16), uint64_t{4} << 30);
+  EXPECT_EQ(WorkerBytesDefault(uint64_t{16} << 30, 8), uint64_t{2} << 30);
+  EXPECT_EQ(WorkerBytesDefault(uint64_t{16} << 30, 64), uint64_t{1} << 30) << "or no graph is compiled";
+}
+
 TEST(Config, LimitsThemselvesAreFine) {
   v1::Config config = Good();
   config.mutable_listen()->set_unix_socket("/" + std::string(106, 'x'));
   config.mutable_listen()->set_memory_bytes(32u << 20);
   config.mutable_workers()->set_count(1024);
   config.mutable_admission()->set_graph_bytes_max(kGraphBytesMax);
-  config.mutable_admission()->set_graphs_bytes_max(kGraphBytesMax + (6u << 20));
+  config.mutable_admission()->set_graphs_bytes_max(GraphsBytesMin(kGraphBytesMax));
   WithoutTls(&config);
   for (const char* tcp : {"127.0.0.1:0", "localhost:7711", "[::1]:65535"}) {
     config.mutable_listen()->set_tcp(tcp);
