@@ -393,9 +393,8 @@ TEST(Connections, WithoutALimitLargeMessagesAreNot) {
 
 // What gRPC's health service says, as its message's bytes: the first field is 1 for SERVING, 2 for
 // NOT_SERVING.
-std::string HealthOf(TestDaemon& daemon, const std::string& service) {
-  grpc::GenericStub stub(
-      grpc::CreateChannel(absl::StrCat("unix:", daemon.socket()), grpc::InsecureChannelCredentials()));
+std::string HealthOf(const std::shared_ptr<grpc::Channel>& channel, const std::string& service) {
+  grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + seconds(20));
   const std::string request =
@@ -416,11 +415,41 @@ std::string HealthOf(TestDaemon& daemon, const std::string& service) {
   return std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
 }
 
+constexpr char kServing[] = "\x08\x01", kNotServing[] = "\x08\x02";
+
+std::shared_ptr<grpc::Channel> ChannelTo(const TestDaemon& daemon) {
+  return grpc::CreateChannel(absl::StrCat("unix:", daemon.socket()), grpc::InsecureChannelCredentials());
+}
+
 TEST(Connections, HealthIsToldToWhoAsks) {
   TestDaemon daemon;
-  EXPECT_EQ(HealthOf(daemon, ""), "\x08\x01");
-  EXPECT_EQ(HealthOf(daemon, "kiln.v1.Compiler"), "\x08\x01");
-  EXPECT_NE(HealthOf(daemon, "nobody.v1"), "\x08\x01");
+  const auto channel = ChannelTo(daemon);
+  EXPECT_EQ(HealthOf(channel, ""), kServing);
+  EXPECT_EQ(HealthOf(channel, "kiln.v1.Compiler"), kServing);
+  EXPECT_NE(HealthOf(channel, "nobody.v1"), kServing);
+}
+
+// From SIGTERM on nobody new is to come, though what runs is finished. Who is drained by hand serves hits.
+TEST(Connections, HealthIsNotServingWhileTheDaemonEndsAndServingWhileItIsDrained) {
+  TestDaemon daemon;
+  const auto channel = ChannelTo(daemon);
+  std::thread caller([&] { EXPECT_TRUE(daemon.Compile("sleep_ms 3000").done); });
+  ASSERT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    v1::JobsReply reply;
+    return daemon.admin().Jobs(&context, {}, &reply).ok() && reply.jobs_size() == 1;
+  }));
+  {
+    grpc::ClientContext context;
+    v1::DrainReply reply;
+    ASSERT_TRUE(daemon.admin().Drain(&context, {}, &reply).ok());
+    ASSERT_TRUE(reply.drained());
+  }
+  for (const char* service : {"", "kiln.v1.Compiler"}) EXPECT_EQ(HealthOf(channel, service), kServing);
+  ASSERT_EQ(kill(daemon.pid(), SIGTERM), 0);
+  for (const char* service : {"", "kiln.v1.Compiler"})
+    EXPECT_TRUE(Eventually([&] { return HealthOf(channel, service) == kNotServing; })) << service;
+  caller.join();
 }
 
 }  // namespace

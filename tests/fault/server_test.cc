@@ -487,7 +487,7 @@ TEST(Server, AnUnknownClassIsTheCallersFault) {
 
 // Few graphs that are large: two fit, though there are places for many, until one goes.
 TEST(Server, GraphsThatWaitAreBoundedInBytes) {
-  TestDaemon daemon("admission { graph_bytes_max: 4194304 graphs_bytes_max: 10485760 }");
+  TestDaemon daemon("admission { graph_bytes_max: 4194304 graphs_bytes_max: 20971520 }");
   struct Call {
     grpc::ClientContext context;
     std::unique_ptr<grpc::ClientReaderWriter<v1::CompileRequest, v1::CompileEvent>> stream;
@@ -519,6 +519,62 @@ TEST(Server, GraphsThatWaitAreBoundedInBytes) {
   EXPECT_TRUE(upload(2));
   second->context.TryCancel();
   fourth->context.TryCancel();
+}
+
+// What a newer client says beside what this daemon knows is of no limit, and is not kept.
+TEST(Server, UnknownFieldsAreToleratedAndDropped) {
+  TestDaemon daemon;
+  const std::string script = "name x\nsleep_ms 1500";
+  v1::CompileHeader header = HeaderOf(script, v1::WORK_INTERACTIVE);
+  for (google::protobuf::Message* part : std::initializer_list<google::protobuf::Message*>{
+           &header, header.mutable_sections(), header.mutable_notes(), header.mutable_hints()}) {
+    part->GetReflection()->MutableUnknownFields(part)->AddLengthDelimited(900, std::string(1u << 20, 'u'));
+  }
+  ASSERT_GT(header.ByteSizeLong(), 4u << 20) << "the control: they travel";
+  std::thread caller([&] {
+    const CompileResult result = daemon.Compile(header, script, absl::Seconds(60));
+    EXPECT_TRUE(result.done) << result.status.error_message();
+  });
+  uint64_t kept = 0;
+  EXPECT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    v1::JobsReply reply;
+    EXPECT_TRUE(daemon.admin().Jobs(&context, {}, &reply).ok());
+    for (const v1::JobInfo& job : reply.jobs()) kept = job.graph_bytes();
+    return kept > 0;
+  }));
+  EXPECT_LT(kept, 64u << 10);
+  caller.join();
+}
+
+// Each keeps half a MiB of hints while it waits, and there is room for 16 MiB of one tenant's.
+TEST(Server, HintsOfThoseWhoWaitAreBoundedInBytes) {
+  TestDaemon daemon(absl::StrCat("admission { graph_bytes_max: 1048576 graphs_bytes_max: ", 12u << 20, " }"));
+  const std::string script = "name x\nsleep_ms 6000";
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<CompileStream> stream;
+  };
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 40; ++i) {
+    Call& call = *calls.emplace_back(std::make_unique<Call>());
+    call.context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    call.stream = daemon.compiler().Compile(&call.context);
+    v1::CompileHeader header = HeaderOf(script, v1::WORK_INTERACTIVE);
+    header.mutable_hints()->mutable_values()->Resize(static_cast<int>(kHintsMax), 1);
+    Send(header, script, call.stream.get());
+  }
+  int refused = 0, served = 0;
+  for (const auto& call : calls) {
+    bool done = false;
+    for (v1::CompileEvent event; call->stream->Read(&event);) done = done || event.has_done();
+    const bool exhausted = call->stream->Finish().error_code() == grpc::RESOURCE_EXHAUSTED;
+    EXPECT_EQ(exhausted, call->context.GetServerTrailingMetadata().contains("grpc-retry-pushback-ms"));
+    served += done;
+    refused += exhausted;
+  }
+  EXPECT_GE(served, 10);
+  EXPECT_GE(refused, 5);
 }
 
 TEST(Server, TheSandboxHolds) {
