@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "compiler/artifact/fixed_call.h"
+#include "compiler/graph/operator_name.h"
 
 namespace kiln {
 namespace {
@@ -54,8 +55,8 @@ bool LeftToAten(const FixedWindow& window, const v1::Numerics& numerics) {
 std::vector<v1::Convolution> ConvolutionsOf(const v1::Program& program, const v1::Call& call,
                                             const v1::Numerics& numerics) {
   std::vector<v1::Convolution> found;
-  const bool forward = call.target() == "aten.convolution.default";
-  if (!forward && call.target() != "aten.convolution_backward.default") return found;
+  const bool forward = call.target() == NameOf(Op::kConvolution);
+  if (!forward && call.target() != NameOf(Op::kConvolutionBackward)) return found;
   const std::optional<FixedWindow> window = FixedWindowOf(program, call);
   if (!window.has_value() || LeftToAten(*window, numerics)) return found;
   const auto add = [&](v1::Convolution::Direction direction, const FixedTensor& input,

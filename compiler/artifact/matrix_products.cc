@@ -3,12 +3,10 @@
 #include "absl/base/casts.h"
 #include "absl/strings/string_view.h"
 #include "compiler/artifact/fixed_call.h"
+#include "compiler/graph/operator_name.h"
 
 namespace kiln {
 namespace {
-
-constexpr absl::string_view kConvolution = "aten.convolution.default";
-constexpr absl::string_view kAddmmActivation = "aten._addmm_activation.default";
 
 // A number that torch's schema has as 1 where it is not given; no value for a symbolic one.
 std::optional<double> FactorOf(const v1::Call& call, absl::string_view name) {
@@ -39,10 +37,10 @@ struct Names {
   absl::string_view a, b, c;  // of the factors and of what is added
 };
 
-std::optional<Names> NamesOf(absl::string_view target) {
-  if (target == "aten.mm.default" || target == "aten.bmm.default") return Names{"self", "mat2", ""};
-  if (target == "aten.addmm.default" || target == kAddmmActivation) return Names{"mat1", "mat2", "self"};
-  if (target == "aten.baddbmm.default") return Names{"batch1", "batch2", "self"};
+std::optional<Names> NamesOf(const OperatorName& target) {
+  if (target == Op::kMm || target == Op::kBmm) return Names{"self", "mat2", ""};
+  if (target == Op::kAddmm || target == Op::kAddmmActivation) return Names{"mat1", "mat2", "self"};
+  if (target == Op::kBaddbmm) return Names{"batch1", "batch2", "self"};
   return std::nullopt;
 }
 
@@ -78,7 +76,7 @@ bool DescribeCall(const v1::Program& program, const v1::Call& call, const v1::Nu
   }
   product->set_tf32(d->dtype == v1::F32 && numerics.float32_matmul_precision() != "highest");
   product->set_reduced_sums(true);  // as torch has it unless told otherwise
-  if (call.target() == kAddmmActivation) {
+  if (call.target() == NameOf(Op::kAddmmActivation)) {
     const v1::Argument* gelu = FindArgument(call, "use_gelu");
     product->set_activation(gelu != nullptr && gelu->as_bool() ? v1::ACTIVATION_GELU_TANH
                                                                : v1::ACTIVATION_RELU);
@@ -130,8 +128,9 @@ bool DescribePoints(const v1::Program& program, const v1::Call& call, const v1::
 std::optional<v1::MatrixProduct> MatrixProductOf(const v1::Program& program, const v1::Call& call,
                                                  const v1::Numerics& numerics) {
   v1::MatrixProduct product;
-  const bool described = call.target() == kConvolution ? DescribePoints(program, call, numerics, &product)
-                                                       : DescribeCall(program, call, numerics, &product);
+  const bool described = call.target() == NameOf(Op::kConvolution)
+                             ? DescribePoints(program, call, numerics, &product)
+                             : DescribeCall(program, call, numerics, &product);
   if (!described) return std::nullopt;
   return product;
 }

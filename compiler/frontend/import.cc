@@ -191,7 +191,7 @@ class Importer {
         return Invalid("is the element of a tensor of no integers");
       if (graph_.exprs.AsConst(graph_.exprs.Product(type.sizes)) != 1)
         return Invalid("is one element of several");
-      node.target = kSymbolOfItem;
+      node.target = Op::kSymbolOfItem;
     } else {
       if (value < graph_.inputs.size())
         return Invalid("is bound to the size of an input as to that of a result");
@@ -200,12 +200,12 @@ class Importer {
         return Invalid("is bound to a size that is declared otherwise");
       const auto made = std::find_if(graph_.nodes.rbegin(), graph_.nodes.rend(),
                                      [](const GraphNode& other) { return !other.results.empty(); });
-      if (made->target == "aten.slice.Tensor") {
+      if (made->target == Op::kSliceTensor) {
         KILN_ASSIGN_OR_RETURN(const ExprId length, SliceLength(*made, binding.dim()));
-        node.target = kSymbolOfNumber;
+        node.target = Op::kSymbolOfNumber;
         node.args[0] = {"number", IntArg{length}};
       } else {
-        node.target = kSymbolOfSize;
+        node.target = Op::kSymbolOfSize;
         node.args.emplace_back("dim", IntArg{graph_.exprs.Const(binding.dim())});
       }
     }

@@ -35,8 +35,7 @@ bool IsChannelsLast(ExprPool& pool, const TensorType& type) {
 }
 
 bool IsDepthwise(const Graph& graph, const GraphNode& node) {
-  if (node.target != "aten.convolution.default" && node.target != "aten.convolution_backward.default")
-    return false;
+  if (node.target != Op::kConvolution && node.target != Op::kConvolutionBackward) return false;
   const TensorType *input = TypeOf(graph, node, "input"), *weight = TypeOf(graph, node, "weight");
   if (input == nullptr || weight == nullptr || input->rank() != 4 || weight->rank() != 4) return false;
   const auto constant = [&](ExprId id) { return graph.exprs.AsConst(id).value_or(0); };
@@ -53,7 +52,7 @@ bool IsDepthwise(const Graph& graph, const GraphNode& node) {
 }
 
 bool IsWindowPerChannel(const Graph& graph, const GraphNode& node) {
-  if (node.target != "aten.convolution.default" || !IsDepthwise(graph, node)) return false;
+  if (node.target != Op::kConvolution || !IsDepthwise(graph, node)) return false;
   const TensorType *input = TypeOf(graph, node, "input"), *weight = TypeOf(graph, node, "weight");
   if (!IsFloat(input->dtype) || input->dtype != weight->dtype) return false;
   const auto rows = graph.exprs.AsConst(weight->sizes[2]), columns = graph.exprs.AsConst(weight->sizes[3]);

@@ -73,7 +73,7 @@ std::string NodeText(const Graph& graph, const GraphNode& node) {
   for (const auto& [name, value] : node.args) {
     args.push_back(absl::StrCat(name, "=", std::visit(ArgumentText{graph.exprs}, value)));
   }
-  return absl::StrCat(absl::StrJoin(results, ", "), results.empty() ? "" : " = ", node.target, "(",
+  return absl::StrCat(absl::StrJoin(results, ", "), results.empty() ? "" : " = ", node.target.text(), "(",
                       absl::StrJoin(args, ", "), ")");
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "compiler/graph/dtypes.h"
 #include "compiler/graph/expr.h"
+#include "compiler/graph/operator_name.h"
 #include "kiln/v1/graph.pb.h"
 
 namespace kiln {
@@ -53,22 +54,13 @@ using Argument =
                  BoolListArg, StringArg, DTypeArg, MemoryFormatArg, LayoutArg, DeviceArg>;
 
 struct GraphNode {
-  std::string target;  // "aten.add.Tensor", "prims.…" never; kiln's own start with "kiln."
+  OperatorName target;                                 // "prims.…" never; kiln's own start with "kiln."
   std::vector<std::pair<std::string, Argument>> args;  // by schema name; defaults omitted
   std::vector<ValueId> results;
   uint32_t origin = 0;  // index of the imported node it comes from, for notes and errors
 
   const Argument* Find(absl::string_view name) const;  // nullptr when omitted or None
 };
-
-// Nodes without results that give the unbacked symbol of number `symbol` its value: the one element of
-// `self`, its size along `dim`, or `number`. Import makes them behind the node that gives `self`; what uses
-// the symbol comes later.
-inline constexpr char kSymbolOfItem[] = "kiln.symbol_of_item.default";
-inline constexpr char kSymbolOfSize[] = "kiln.symbol_of_size.default";
-inline constexpr char kSymbolOfNumber[] = "kiln.symbol_of_number.default";
-// Raises where its argument, an integer, is 0.
-inline constexpr char kAssertScalar[] = "aten._assert_scalar.default";
 
 // Whether nothing is known of the symbol before a call, so that no guard can be over it; a call's inputs may
 // bind it.

@@ -23,7 +23,7 @@ class Verifier {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       absl::Status status = CheckNode(graph_.nodes[i]);
       if (!status.ok())
-        return StatusWrap(status, absl::StrCat("node ", i, " (", graph_.nodes[i].target, ")"));
+        return StatusWrap(status, absl::StrCat("node ", i, " (", graph_.nodes[i].target.text(), ")"));
     }
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       KILN_RETURN_IF_ERROR(StatusWrap(CheckOutput(graph_.outputs[i]), absl::StrCat("graph output ", i)));

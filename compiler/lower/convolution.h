@@ -13,8 +13,8 @@
 
 namespace kiln {
 
-inline constexpr char kConvolution[] = "aten.convolution.default";
-inline constexpr char kConvolutionBackward[] = "aten.convolution_backward.default";
+inline constexpr Op kConvolution = Op::kConvolution;
+inline constexpr Op kConvolutionBackward = Op::kConvolutionBackward;
 
 absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node);
 // Images and weights go to the library channels-last where a gradient is declared so.

@@ -71,7 +71,7 @@ LoopOpId ChoosePiece(LoweringContext& context, LoopRecorder& ops, const std::vec
 
 absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
   constexpr size_t kChosenPieces = 4;
-  const bool stacked = node.target == "aten.stack.default";
+  const bool stacked = node.target == Op::kStack;
   const TensorType& type = context.ResultType(node);
   const size_t dim = context.Dim(node, "dim", type.rank(), 0);
   if (!context.status().ok()) return context.status();
@@ -283,7 +283,7 @@ absl::Status LowerSelectScatter(LoweringContext& context, const GraphNode& node)
 
 // The triangle on and below (above) the diagonal, zero elsewhere.
 absl::Status LowerTriangle(LoweringContext& context, const GraphNode& node) {
-  const bool lower = node.target == "aten.tril.default";
+  const bool lower = node.target == Op::kTril;
   const LoweredTensor self = context.Tensor(node, "self");
   const ExprId diagonal = context.Expr(node, "diagonal", context.Const(0));
   const TensorType& type = context.ResultType(node);
@@ -303,20 +303,20 @@ absl::Status LowerTriangle(LoweringContext& context, const GraphNode& node) {
 }  // namespace
 
 void RegisterCopies(LoweringTable& table) {
-  table["aten.clone.default"] = LowerClone;
-  table["aten.lift_fresh_copy.default"] = LowerClone;
-  table["aten.contiguous.default"] = LowerClone;
-  table["aten.copy.default"] = LowerCopy;
-  table["aten.cat.default"] = LowerCat;
-  table["aten.stack.default"] = LowerCat;
-  table["aten.flip.default"] = LowerFlip;
-  table["aten.roll.default"] = LowerRoll;
-  table["aten.repeat.default"] = LowerRepeat;
-  table["aten.channel_shuffle.default"] = LowerChannelShuffle;
-  table["aten.slice_scatter.default"] = LowerSliceScatter;
-  table["aten.select_scatter.default"] = LowerSelectScatter;
-  table["aten.tril.default"] = LowerTriangle;
-  table["aten.triu.default"] = LowerTriangle;
+  table[Op::kClone] = LowerClone;
+  table[Op::kLiftFreshCopy] = LowerClone;
+  table[Op::kContiguous] = LowerClone;
+  table[Op::kCopy] = LowerCopy;
+  table[Op::kCat] = LowerCat;
+  table[Op::kStack] = LowerCat;
+  table[Op::kFlip] = LowerFlip;
+  table[Op::kRoll] = LowerRoll;
+  table[Op::kRepeat] = LowerRepeat;
+  table[Op::kChannelShuffle] = LowerChannelShuffle;
+  table[Op::kSliceScatter] = LowerSliceScatter;
+  table[Op::kSelectScatter] = LowerSelectScatter;
+  table[Op::kTril] = LowerTriangle;
+  table[Op::kTriu] = LowerTriangle;
 }
 
 }  // namespace kiln

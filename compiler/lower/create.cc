@@ -65,24 +65,24 @@ void RegisterCreation(LoweringTable& table) {
   for (const char* name : {"full", "full_like", "new_full", "scalar_tensor"}) {
     table[absl::StrCat("aten.", name, ".default")] = LowerFull;
   }
-  table["aten.fill.Scalar"] = LowerFull;
-  table["aten.fill.Tensor"] = LowerFull;
+  table[Op::kFillScalar] = LowerFull;
+  table[Op::kFillTensor] = LowerFull;
   // What `empty` holds is anything; zeros are the same in every run.
   for (const char* name : {"zeros", "zeros_like", "new_zeros", "empty_like", "new_empty", "new_empty_strided",
                            "empty_strided", "zero"}) {
     table[absl::StrCat("aten.", name, ".default")] = LowerConstant<0>;
   }
-  table["aten.empty.memory_format"] = LowerConstant<0>;
-  table["aten.empty_permuted.default"] = LowerConstant<0>;
+  table[Op::kEmptyMemoryFormat] = LowerConstant<0>;
+  table[Op::kEmptyPermuted] = LowerConstant<0>;
   for (const char* name : {"ones", "ones_like", "new_ones"}) {
     table[absl::StrCat("aten.", name, ".default")] = LowerConstant<1>;
   }
-  table["aten.arange.default"] = LowerArange;
-  table["aten.arange.start"] = LowerArange;
-  table["aten.arange.start_step"] = LowerArange;
-  table["prims.iota.default"] = LowerIota;
-  table["aten.eye.default"] = LowerEye;
-  table["aten.eye.m"] = LowerEye;
+  table[Op::kArange] = LowerArange;
+  table[Op::kArangeStart] = LowerArange;
+  table[Op::kArangeStartStep] = LowerArange;
+  table[Op::kPrimsIota] = LowerIota;
+  table[Op::kEye] = LowerEye;
+  table[Op::kEyeM] = LowerEye;
 }
 
 }  // namespace kiln

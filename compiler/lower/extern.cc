@@ -10,60 +10,60 @@ namespace kiln {
 namespace {
 
 struct Library {
-  const char* target;
+  Op target;
   const char* reason;
   bool into_results;
 };
 
 constexpr Library kLibraries[] = {
-    {"aten.mm.default", "gemm", true},
-    {"aten.addmm.default", "gemm", true},
-    {"aten._addmm_activation.default", "gemm", true},
-    {"aten.bmm.default", "gemm", true},
-    {"aten.baddbmm.default", "gemm", true},
-    {"aten._int_mm.default", "gemm", false},
+    {Op::kMm, "gemm", true},
+    {Op::kAddmm, "gemm", true},
+    {Op::kAddmmActivation, "gemm", true},
+    {Op::kBmm, "gemm", true},
+    {Op::kBaddbmm, "gemm", true},
+    {Op::kIntMm, "gemm", false},
     {kOnednnProduct, "gemm", false},
     {kConvolution, "convolution", false},
     {kConvolutionBackward, "convolution", false},
-    {"aten._scaled_dot_product_flash_attention_for_cpu.default", "attention", false},
-    {"aten._scaled_dot_product_flash_attention_for_cpu_backward.default", "attention", false},
-    {"aten._scaled_dot_product_flash_attention.default", "attention", false},
-    {"aten._scaled_dot_product_flash_attention_backward.default", "attention", false},
-    {"aten._scaled_dot_product_efficient_attention.default", "attention", false},
-    {"aten._scaled_dot_product_efficient_attention_backward.default", "attention", false},
-    {"aten._scaled_dot_product_cudnn_attention.default", "attention", false},
-    {"aten._scaled_dot_product_cudnn_attention_backward.default", "attention", false},
-    {"aten._scaled_dot_product_attention_math_for_mps.default", "attention", false},
-    {"aten.sort.default", "closed list: sort", false},
-    {"aten.sort.stable", "closed list: sort", false},
-    {"aten.argsort.default", "closed list: sort", false},
-    {"aten.argsort.stable", "closed list: sort", false},
-    {"aten.topk.default", "closed list: topk", false},
-    {"aten.kthvalue.default", "closed list: topk", false},
-    {"aten.nonzero.default", "closed list: nonzero", false},
-    {"aten.nonzero_static.default", "closed list: nonzero", false},
-    {"aten._unique2.default", "closed list: unique", false},
-    {"aten.unique_consecutive.default", "closed list: unique", false},
-    {"aten.unique_dim.default", "closed list: unique", false},
-    {"aten._fft_r2c.default", "closed list: fft", false},
-    {"aten._fft_c2r.default", "closed list: fft", false},
-    {"aten._fft_c2c.default", "closed list: fft", false},
-    {"aten._embedding_bag.default", "closed list: embedding_bag", false},
-    {"aten._embedding_bag_forward_only.default", "closed list: embedding_bag", false},
-    {"aten._embedding_bag_dense_backward.default", "closed list: embedding_bag", false},
-    {"aten._embedding_bag_per_sample_weights_backward.default", "closed list: embedding_bag", false},
-    {"aten.randperm.default", "closed list: randperm", false},
-    {"aten.multinomial.default", "closed list: multinomial", false},
-    {"aten.avg_pool2d_backward.default", "closed list: pooling backward", false},
-    {"aten._adaptive_avg_pool2d_backward.default", "closed list: pooling backward", false},
-    {"aten.max_pool3d_with_indices_backward.default", "closed list: pooling backward", false},
-    {"aten.avg_pool3d_backward.default", "closed list: pooling backward", false},
-    {"aten.adaptive_max_pool2d_backward.default", "closed list: pooling backward", false},
+    {Op::kScaledDotProductFlashAttentionForCpu, "attention", false},
+    {Op::kScaledDotProductFlashAttentionForCpuBackward, "attention", false},
+    {Op::kScaledDotProductFlashAttention, "attention", false},
+    {Op::kScaledDotProductFlashAttentionBackward, "attention", false},
+    {Op::kScaledDotProductEfficientAttention, "attention", false},
+    {Op::kScaledDotProductEfficientAttentionBackward, "attention", false},
+    {Op::kScaledDotProductCudnnAttention, "attention", false},
+    {Op::kScaledDotProductCudnnAttentionBackward, "attention", false},
+    {Op::kScaledDotProductAttentionMathForMps, "attention", false},
+    {Op::kSort, "closed list: sort", false},
+    {Op::kSortStable, "closed list: sort", false},
+    {Op::kArgsort, "closed list: sort", false},
+    {Op::kArgsortStable, "closed list: sort", false},
+    {Op::kTopk, "closed list: topk", false},
+    {Op::kKthvalue, "closed list: topk", false},
+    {Op::kNonzero, "closed list: nonzero", false},
+    {Op::kNonzeroStatic, "closed list: nonzero", false},
+    {Op::kUnique2, "closed list: unique", false},
+    {Op::kUniqueConsecutive, "closed list: unique", false},
+    {Op::kUniqueDim, "closed list: unique", false},
+    {Op::kFftR2c, "closed list: fft", false},
+    {Op::kFftC2r, "closed list: fft", false},
+    {Op::kFftC2c, "closed list: fft", false},
+    {Op::kEmbeddingBag, "closed list: embedding_bag", false},
+    {Op::kEmbeddingBagForwardOnly, "closed list: embedding_bag", false},
+    {Op::kEmbeddingBagDenseBackward, "closed list: embedding_bag", false},
+    {Op::kEmbeddingBagPerSampleWeightsBackward, "closed list: embedding_bag", false},
+    {Op::kRandperm, "closed list: randperm", false},
+    {Op::kMultinomial, "closed list: multinomial", false},
+    {Op::kAvgPool2dBackward, "closed list: pooling backward", false},
+    {Op::kAdaptiveAvgPool2dBackward, "closed list: pooling backward", false},
+    {Op::kMaxPool3dWithIndicesBackward, "closed list: pooling backward", false},
+    {Op::kAvgPool3dBackward, "closed list: pooling backward", false},
+    {Op::kAdaptiveMaxPool2dBackward, "closed list: pooling backward", false},
 };
 
-const Library* FindLibrary(absl::string_view target) {
+const Library* FindLibrary(const OperatorName& target) {
   static const auto* table = [] {
-    auto* map = new absl::flat_hash_map<absl::string_view, const Library*>;
+    auto* map = new absl::flat_hash_map<OperatorName, const Library*>;
     for (const Library& row : kLibraries) (*map)[row.target] = &row;
     return map;
   }();
@@ -72,7 +72,7 @@ const Library* FindLibrary(absl::string_view target) {
 }
 
 // On a CPU: results in memory that nothing else looks at, so that it can be given on.
-bool MakesItsOwn(absl::string_view target) {
+bool MakesItsOwn(const OperatorName& target) {
   return target == kOnednnProduct || target == kConvolution || target == kConvolutionBackward;
 }
 
@@ -86,7 +86,7 @@ absl::Status LowerLibrary(LoweringContext& context, const GraphNode& node) {
 absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reason, bool into_results,
                                    const CallOperands& operands) {
   CallNode call;
-  call.target = node.target;
+  call.target = std::string(node.target.text());
   call.reason = std::string(reason);
   call.into_results = into_results;
   call.origin = node.origin;

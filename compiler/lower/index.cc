@@ -304,9 +304,9 @@ absl::Status LowerScatter(LoweringContext& context, const GraphNode& node) {
   const TensorType& type = context.ResultType(node);
   const size_t dim = context.Dim(node, "dim", self.rank(), 0);
   if (!context.status().ok()) return context.status();
-  const bool reduce = node.target == "aten.scatter_reduce.two";
+  const bool reduce = node.target == Op::kScatterReduceTwo;
   const std::string how = context.String(node, "reduce", "sum");
-  const bool accumulate = reduce || node.target == "aten.scatter_add.default";
+  const bool accumulate = reduce || node.target == Op::kScatterAdd;
   if ((reduce && (how != "sum" || !context.Bool(node, "include_self", true))) || self.rank() == 0 ||
       indices.rank() != self.rank() || (accumulate && type.dtype == v1::BOOL)) {
     return context.Call(node, reduce ? absl::StrCat("scatter_reduce ", how) : "no lowering", false);
@@ -339,7 +339,7 @@ absl::Status LowerScatter(LoweringContext& context, const GraphNode& node) {
 
 // index_add, index_copy: one index for each slice along a dimension.
 absl::Status LowerIndexAdd(LoweringContext& context, const GraphNode& node) {
-  const bool accumulate = node.target == "aten.index_add.default";
+  const bool accumulate = node.target == Op::kIndexAdd;
   const LoweredTensor self = context.Tensor(node, "self");
   const LoweredTensor indices = context.Tensor(node, "index");
   const LoweredTensor source = context.Tensor(node, "source");
@@ -429,21 +429,21 @@ absl::Status LowerBucketize(LoweringContext& context, const GraphNode& node) {
 }  // namespace
 
 void RegisterIndexing(LoweringTable& table) {
-  table["aten.embedding.default"] = LowerEmbedding;
-  table["aten.gather.default"] = LowerGather;
-  table["aten.index_select.default"] = LowerIndexSelect;
-  table["aten.index.Tensor"] = LowerIndex;
-  table["aten._unsafe_index.Tensor"] = LowerIndex;
-  table["aten.index_put.default"] = LowerIndexPut;
-  table["aten._unsafe_index_put.default"] = LowerIndexPut;
-  table["aten.scatter.src"] = LowerScatter;
-  table["aten.scatter.value"] = LowerScatter;
-  table["aten.scatter_add.default"] = LowerScatter;
-  table["aten.scatter_reduce.two"] = LowerScatter;
-  table["aten.index_add.default"] = LowerIndexAdd;
-  table["aten.index_copy.default"] = LowerIndexAdd;
-  table["aten.embedding_dense_backward.default"] = LowerEmbeddingBackward;
-  table["aten.bucketize.Tensor"] = LowerBucketize;
+  table[Op::kEmbedding] = LowerEmbedding;
+  table[Op::kGather] = LowerGather;
+  table[Op::kIndexSelect] = LowerIndexSelect;
+  table[Op::kIndexTensor] = LowerIndex;
+  table[Op::kUnsafeIndexTensor] = LowerIndex;
+  table[Op::kIndexPut] = LowerIndexPut;
+  table[Op::kUnsafeIndexPut] = LowerIndexPut;
+  table[Op::kScatterSrc] = LowerScatter;
+  table[Op::kScatterValue] = LowerScatter;
+  table[Op::kScatterAdd] = LowerScatter;
+  table[Op::kScatterReduceTwo] = LowerScatter;
+  table[Op::kIndexAdd] = LowerIndexAdd;
+  table[Op::kIndexCopy] = LowerIndexAdd;
+  table[Op::kEmbeddingDenseBackward] = LowerEmbeddingBackward;
+  table[Op::kBucketizeTensor] = LowerBucketize;
 }
 
 }  // namespace kiln

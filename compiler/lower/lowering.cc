@@ -83,7 +83,7 @@ void LoweringContext::CountUses() {
 
 void LoweringContext::FindBinds() {
   for (const GraphNode& node : graph_.nodes) {
-    if (node.target != kSymbolOfSize) continue;
+    if (node.target != Op::kSymbolOfSize) continue;
     const auto symbol = static_cast<uint32_t>(Int(node, "symbol", 0));
     const auto dim = static_cast<uint32_t>(Int(node, "dim", 0));
     binds_[TensorValue(node, "self")].push_back({symbol, 0, dim});
@@ -157,7 +157,7 @@ BufferView LoweringContext::OutputView(const GraphOutput& output) {
 absl::Status LoweringContext::NodeError(const GraphNode& node, const absl::Status& status) const {
   return absl::Status(status.code(),
                       absl::StrCat(absl::string_view(status.message().data(), status.message().size()),
-                                   " (node ", node.origin, ", ", node.target, ")"));
+                                   " (node ", node.origin, ", ", node.target.text(), ")"));
 }
 
 absl::Status LoweringContext::ProducerError(ValueId value, const absl::Status& status) const {
@@ -175,8 +175,8 @@ absl::Status LoweringContext::LowerNode(const GraphNode& node) {
   for (ValueId result : node.results) complex = complex || IsComplex(graph_.type(result).dtype);
   const LoweringTable& table = Lowerings();
   auto found = table.find(node.target);
-  if (complex && !IsViewOp(node.target) && node.target != "aten.copy_.default" &&
-      node.target != kSymbolOfSize)
+  if (complex && !IsViewOp(node.target) && node.target != Op::kCopyInPlace &&
+      node.target != Op::kSymbolOfSize)
     found = table.end();
   if (found != table.end()) return found->second(*this, node);
   return Call(node,

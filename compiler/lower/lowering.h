@@ -31,7 +31,7 @@ absl::StatusOr<LoopGraph> LowerGraph(const Graph& graph, const LowerOptions& opt
 
 class LoweringContext;
 using LowerFn = absl::Status (*)(LoweringContext& context, const GraphNode& node);
-using LoweringTable = absl::flat_hash_map<std::string, LowerFn>;
+using LoweringTable = absl::flat_hash_map<OperatorName, LowerFn>;
 
 // The one table; built on first use.
 const LoweringTable& Lowerings();

@@ -260,6 +260,6 @@ class LoweringContext {
 std::vector<ExprId> BroadcastIndex(LoopRecorder& ops, const std::vector<ExprId>& operand_sizes, Index index,
                                    const std::vector<ExprId>& sizes);
 
-bool IsViewOp(absl::string_view target);
+bool IsViewOp(const OperatorName& target);
 
 }  // namespace kiln

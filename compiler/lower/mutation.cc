@@ -82,6 +82,6 @@ absl::Status LowerCopyTo(LoweringContext& context, const GraphNode& node) {
 
 }  // namespace
 
-void RegisterMutation(LoweringTable& table) { table["aten.copy_.default"] = LowerCopyTo; }
+void RegisterMutation(LoweringTable& table) { table[Op::kCopyInPlace] = LowerCopyTo; }
 
 }  // namespace kiln

@@ -124,7 +124,7 @@ void LoweringContext::FindRowRoom() {
       continue;
     }
     const TensorType &from = graph_.type(tensor->value), &to = graph_.type(node.results[0]);
-    if (node.target == "aten.constant_pad_nd.default") {
+    if (node.target == Op::kConstantPadNd) {
       if (UsedByLoopsOnly(node.results[0]) || from.dtype != to.dtype) continue;
       const auto added = AddedBehind(graph_, node, ExprList(node, "pad"));
       const bool rows = added && std::count(added->begin(), added->end(), 0) + 1 == added->size();
@@ -132,7 +132,7 @@ void LoweringContext::FindRowRoom() {
       if (rows && added->back() > 0 && length && FillsWithZeros(graph_, node))
         row_room_[tensor->value] = *length;
     } else if (row_room_[node.results[0]] != 0 && from.rank() > 0 && from.sizes.back() == to.sizes.back() &&
-               (node.target == "aten.view.default" || node.target == "aten._unsafe_view.default")) {
+               (node.target == Op::kView || node.target == Op::kUnsafeView)) {
       row_room_[tensor->value] = row_room_[node.results[0]];
     }
   }
@@ -158,6 +158,6 @@ bool LoweringContext::HasRoom(const LoweredTensor& tensor, const BufferView& who
          out_.buffers[tensor.view->buffer].span == Numel(whole.sizes);
 }
 
-void RegisterPadding(LoweringTable& table) { table["aten.constant_pad_nd.default"] = LowerPad; }
+void RegisterPadding(LoweringTable& table) { table[Op::kConstantPadNd] = LowerPad; }
 
 }  // namespace kiln

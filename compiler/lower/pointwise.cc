@@ -11,58 +11,56 @@ namespace {
 // ---- unary (core_set.h), binary: one operator each
 
 struct OpRow {
-  const char* target;
+  Op target;
   LoopOpcode op;
 };
 
 constexpr OpRow kBinary[] = {
-    {"aten.add.Tensor", LoopOpcode::kAdd},
-    {"aten.add.Scalar", LoopOpcode::kAdd},
-    {"aten.sub.Tensor", LoopOpcode::kSub},
-    {"aten.sub.Scalar", LoopOpcode::kSub},
-    {"aten.mul.Tensor", LoopOpcode::kMul},
-    {"aten.mul.Scalar", LoopOpcode::kMul},
-    {"aten.div.Tensor", LoopOpcode::kDiv},
-    {"aten.div.Scalar", LoopOpcode::kDiv},
-    {"aten.true_divide.Tensor", LoopOpcode::kDiv},
-    {"aten.remainder.Tensor", LoopOpcode::kRemainder},
-    {"aten.remainder.Scalar", LoopOpcode::kRemainder},
-    {"aten.remainder.Scalar_Tensor", LoopOpcode::kRemainder},
-    {"aten.fmod.Tensor", LoopOpcode::kFmod},
-    {"aten.fmod.Scalar", LoopOpcode::kFmod},
-    {"aten.floor_divide.default", LoopOpcode::kFloorDiv},
-    {"aten.maximum.default", LoopOpcode::kMaximum},
-    {"aten.minimum.default", LoopOpcode::kMinimum},
-    {"aten.atan2.default", LoopOpcode::kAtan2},
-    {"aten.bitwise_and.Tensor", LoopOpcode::kBitAnd},
-    {"aten.bitwise_and.Scalar", LoopOpcode::kBitAnd},
-    {"aten.bitwise_or.Tensor", LoopOpcode::kBitOr},
-    {"aten.bitwise_or.Scalar", LoopOpcode::kBitOr},
-    {"aten.bitwise_xor.Tensor", LoopOpcode::kBitXor},
-    {"aten.bitwise_xor.Scalar", LoopOpcode::kBitXor},
-    {"aten.bitwise_left_shift.Tensor", LoopOpcode::kShiftLeft},
-    {"aten.bitwise_left_shift.Tensor_Scalar", LoopOpcode::kShiftLeft},
-    {"aten.bitwise_right_shift.Tensor", LoopOpcode::kShiftRight},
-    {"aten.bitwise_right_shift.Tensor_Scalar", LoopOpcode::kShiftRight},
+    {Op::kAddTensor, LoopOpcode::kAdd},
+    {Op::kAddScalar, LoopOpcode::kAdd},
+    {Op::kSubTensor, LoopOpcode::kSub},
+    {Op::kSubScalar, LoopOpcode::kSub},
+    {Op::kMulTensor, LoopOpcode::kMul},
+    {Op::kMulScalar, LoopOpcode::kMul},
+    {Op::kDivTensor, LoopOpcode::kDiv},
+    {Op::kDivScalar, LoopOpcode::kDiv},
+    {Op::kTrueDivideTensor, LoopOpcode::kDiv},
+    {Op::kRemainderTensor, LoopOpcode::kRemainder},
+    {Op::kRemainderScalar, LoopOpcode::kRemainder},
+    {Op::kRemainderScalarTensor, LoopOpcode::kRemainder},
+    {Op::kFmodTensor, LoopOpcode::kFmod},
+    {Op::kFmodScalar, LoopOpcode::kFmod},
+    {Op::kFloorDivide, LoopOpcode::kFloorDiv},
+    {Op::kMaximum, LoopOpcode::kMaximum},
+    {Op::kMinimum, LoopOpcode::kMinimum},
+    {Op::kAtan2, LoopOpcode::kAtan2},
+    {Op::kBitwiseAndTensor, LoopOpcode::kBitAnd},
+    {Op::kBitwiseAndScalar, LoopOpcode::kBitAnd},
+    {Op::kBitwiseOrTensor, LoopOpcode::kBitOr},
+    {Op::kBitwiseOrScalar, LoopOpcode::kBitOr},
+    {Op::kBitwiseXorTensor, LoopOpcode::kBitXor},
+    {Op::kBitwiseXorScalar, LoopOpcode::kBitXor},
+    {Op::kBitwiseLeftShiftTensor, LoopOpcode::kShiftLeft},
+    {Op::kBitwiseLeftShiftTensorScalar, LoopOpcode::kShiftLeft},
+    {Op::kBitwiseRightShiftTensor, LoopOpcode::kShiftRight},
+    {Op::kBitwiseRightShiftTensorScalar, LoopOpcode::kShiftRight},
 };
 
 constexpr OpRow kCompare[] = {
-    {"aten.eq.Tensor", LoopOpcode::kEq}, {"aten.eq.Scalar", LoopOpcode::kEq},
-    {"aten.ne.Tensor", LoopOpcode::kNe}, {"aten.ne.Scalar", LoopOpcode::kNe},
-    {"aten.lt.Tensor", LoopOpcode::kLt}, {"aten.lt.Scalar", LoopOpcode::kLt},
-    {"aten.le.Tensor", LoopOpcode::kLe}, {"aten.le.Scalar", LoopOpcode::kLe},
-    {"aten.gt.Tensor", LoopOpcode::kGt}, {"aten.gt.Scalar", LoopOpcode::kGt},
-    {"aten.ge.Tensor", LoopOpcode::kGe}, {"aten.ge.Scalar", LoopOpcode::kGe},
+    {Op::kEqTensor, LoopOpcode::kEq}, {Op::kEqScalar, LoopOpcode::kEq}, {Op::kNeTensor, LoopOpcode::kNe},
+    {Op::kNeScalar, LoopOpcode::kNe}, {Op::kLtTensor, LoopOpcode::kLt}, {Op::kLtScalar, LoopOpcode::kLt},
+    {Op::kLeTensor, LoopOpcode::kLe}, {Op::kLeScalar, LoopOpcode::kLe}, {Op::kGtTensor, LoopOpcode::kGt},
+    {Op::kGtScalar, LoopOpcode::kGt}, {Op::kGeTensor, LoopOpcode::kGe}, {Op::kGeScalar, LoopOpcode::kGe},
 };
 
 constexpr OpRow kLogical[] = {
-    {"aten.logical_and.default", LoopOpcode::kLogicalAnd},
-    {"aten.logical_or.default", LoopOpcode::kLogicalOr},
-    {"aten.logical_xor.default", LoopOpcode::kLogicalXor},
+    {Op::kLogicalAnd, LoopOpcode::kLogicalAnd},
+    {Op::kLogicalOr, LoopOpcode::kLogicalOr},
+    {Op::kLogicalXor, LoopOpcode::kLogicalXor},
 };
 
 template <size_t n>
-LoopOpcode OpOf(const OpRow (&rows)[n], absl::string_view target) {
+LoopOpcode OpOf(const OpRow (&rows)[n], const OperatorName& target) {
   for (const OpRow& row : rows) {
     if (target == row.target) return row.op;
   }
@@ -442,37 +440,37 @@ void RegisterPointwise(LoweringTable& table) {
   for (const OpRow& row : kBinary) table[row.target] = LowerBinary;
   for (const OpRow& row : kCompare) table[row.target] = LowerCompare;
   for (const OpRow& row : kLogical) table[row.target] = LowerLogical;
-  table["aten.rsub.Tensor"] = LowerReversedSub;
-  table["aten.rsub.Scalar"] = LowerReversedSub;
-  table["aten.div.Tensor_mode"] = LowerDivMode;
-  table["aten.div.Scalar_mode"] = LowerDivMode;
-  table["aten.logical_not.default"] = LowerLogicalNot;
-  table["aten.bitwise_not.default"] = LowerBitwiseNot;
-  table["aten.isnan.default"] = LowerFloatTest<FloatTest::kNan>;
-  table["aten.isinf.default"] = LowerFloatTest<FloatTest::kInf>;
-  table["aten.isfinite.default"] = LowerFloatTest<FloatTest::kFinite>;
-  table["aten.where.self"] = LowerWhere;
-  table["aten.where.ScalarSelf"] = LowerWhere;
-  table["aten.where.ScalarOther"] = LowerWhere;
-  table["aten.where.Scalar"] = LowerWhere;
-  table["aten.masked_fill.Scalar"] = LowerMaskedFill;
-  table["aten.clamp.default"] = LowerClamp;
-  table["aten.clamp.Tensor"] = LowerClamp;
-  table["aten.clamp_min.default"] = LowerClamp;
-  table["aten.clamp_min.Tensor"] = LowerClamp;
-  table["aten.clamp_max.default"] = LowerClamp;
-  table["aten.clamp_max.Tensor"] = LowerClamp;
-  table["aten.relu.default"] = LowerRelu;
-  table["aten.pow.Tensor_Tensor"] = LowerPow;
-  table["aten.pow.Tensor_Scalar"] = LowerPow;
-  table["aten.pow.Scalar"] = LowerPow;
-  table["aten._to_copy.default"] = LowerToCopy;
-  table["prims.convert_element_type.default"] = LowerConvertElementType;
-  table["prims.fma.default"] = LowerFma;
-  table["aten.addcmul.default"] = LowerAddc<LoopOpcode::kMul>;
-  table["aten.addcdiv.default"] = LowerAddc<LoopOpcode::kDiv>;
-  table["aten.lerp.Scalar"] = LowerLerp;
-  table["aten.lerp.Tensor"] = LowerLerp;
+  table[Op::kRsubTensor] = LowerReversedSub;
+  table[Op::kRsubScalar] = LowerReversedSub;
+  table[Op::kDivTensorMode] = LowerDivMode;
+  table[Op::kDivScalarMode] = LowerDivMode;
+  table[Op::kLogicalNot] = LowerLogicalNot;
+  table[Op::kBitwiseNot] = LowerBitwiseNot;
+  table[Op::kIsnan] = LowerFloatTest<FloatTest::kNan>;
+  table[Op::kIsinf] = LowerFloatTest<FloatTest::kInf>;
+  table[Op::kIsfinite] = LowerFloatTest<FloatTest::kFinite>;
+  table[Op::kWhereSelf] = LowerWhere;
+  table[Op::kWhereScalarSelf] = LowerWhere;
+  table[Op::kWhereScalarOther] = LowerWhere;
+  table[Op::kWhereScalar] = LowerWhere;
+  table[Op::kMaskedFillScalar] = LowerMaskedFill;
+  table[Op::kClamp] = LowerClamp;
+  table[Op::kClampTensor] = LowerClamp;
+  table[Op::kClampMin] = LowerClamp;
+  table[Op::kClampMinTensor] = LowerClamp;
+  table[Op::kClampMax] = LowerClamp;
+  table[Op::kClampMaxTensor] = LowerClamp;
+  table[Op::kRelu] = LowerRelu;
+  table[Op::kPowTensorTensor] = LowerPow;
+  table[Op::kPowTensorScalar] = LowerPow;
+  table[Op::kPowScalar] = LowerPow;
+  table[Op::kToCopy] = LowerToCopy;
+  table[Op::kPrimsConvertElementType] = LowerConvertElementType;
+  table[Op::kPrimsFma] = LowerFma;
+  table[Op::kAddcmul] = LowerAddc<LoopOpcode::kMul>;
+  table[Op::kAddcdiv] = LowerAddc<LoopOpcode::kDiv>;
+  table[Op::kLerpScalar] = LowerLerp;
+  table[Op::kLerpTensor] = LowerLerp;
 }
 
 }  // namespace kiln

@@ -196,7 +196,7 @@ absl::Status LowerRandom(LoweringContext& context, const GraphNode& node) {
 absl::Status LowerBernoulli(LoweringContext& context, const GraphNode& node) {
   if (UseLibrary(context, node)) return CallLibrary(context, node);
   const TensorType& type = context.ResultType(node);
-  const Argument* chance = node.Find(node.target == "aten.bernoulli.default" ? "self" : "p");
+  const Argument* chance = node.Find(node.target == Op::kBernoulli ? "self" : "p");
   if (!context.status().ok()) return context.status();
   static const Argument* half = new Argument(FloatArg{0.5});
   if (chance == nullptr) chance = half;
@@ -245,20 +245,20 @@ absl::Status LowerDropout(LoweringContext& context, const GraphNode& node) {
 }  // namespace
 
 void RegisterRandom(LoweringTable& table) {
-  table["aten.rand.default"] = LowerRand;
-  table["aten.rand_like.default"] = LowerRand;
-  table["aten.randn.default"] = LowerRandn;
-  table["aten.randn_like.default"] = LowerRandn;
-  table["aten.randint.default"] = LowerRandint;
-  table["aten.randint.low"] = LowerRandint;
-  table["aten.randint_like.default"] = LowerRandint;
-  table["aten.randint_like.low_dtype"] = LowerRandint;
-  table["aten.random.default"] = LowerRandom;
-  table["aten.random.from"] = LowerRandom;
-  table["aten.random.to"] = LowerRandom;
-  table["aten.bernoulli.default"] = LowerBernoulli;
-  table["aten.bernoulli.p"] = LowerBernoulli;
-  table["aten.native_dropout.default"] = LowerDropout;
+  table[Op::kRand] = LowerRand;
+  table[Op::kRandLike] = LowerRand;
+  table[Op::kRandn] = LowerRandn;
+  table[Op::kRandnLike] = LowerRandn;
+  table[Op::kRandint] = LowerRandint;
+  table[Op::kRandintLow] = LowerRandint;
+  table[Op::kRandintLike] = LowerRandint;
+  table[Op::kRandintLikeLowDtype] = LowerRandint;
+  table[Op::kRandom] = LowerRandom;
+  table[Op::kRandomFrom] = LowerRandom;
+  table[Op::kRandomTo] = LowerRandom;
+  table[Op::kBernoulli] = LowerBernoulli;
+  table[Op::kBernoulliP] = LowerBernoulli;
+  table[Op::kNativeDropout] = LowerDropout;
 }
 
 }  // namespace kiln

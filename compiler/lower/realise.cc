@@ -154,7 +154,7 @@ void LoweringContext::EmitLoops(LoopRecorder& ops, std::vector<LoopVar> outer, s
   for (uint32_t origin : ops.TakeOrigins()) {
     if (origin >= graph_.nodes.size()) continue;
     node.loops.origins.push_back(graph_.nodes[origin].origin);
-    node.loops.operators.push_back(graph_.nodes[origin].target);
+    node.loops.operators.emplace_back(graph_.nodes[origin].target.text());
   }
   out_.nodes.push_back(std::move(node));
 }

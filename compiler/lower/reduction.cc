@@ -97,7 +97,7 @@ absl::Status LowerMean(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerArg(LoweringContext& context, const GraphNode& node) {
-  const bool max = node.target == "aten.argmax.default";
+  const bool max = node.target == Op::kArgmax;
   const LoweredTensor self = context.Tensor(node, "self");
   std::vector<size_t> dims;
   if (context.Has(node, "dim")) {
@@ -226,16 +226,16 @@ absl::Status LowerScan(LoweringContext& context, const GraphNode& node) {
 }  // namespace
 
 void RegisterReductions(LoweringTable& table) {
-  table["aten.sum.default"] = LowerReduce<v1::REDUCE_SUM>;
-  table["aten.sum.dim_IntList"] = LowerReduce<v1::REDUCE_SUM>;
-  table["aten.prod.default"] = LowerReduce<v1::REDUCE_PROD>;
-  table["aten.prod.dim_int"] = LowerReduce<v1::REDUCE_PROD>;
-  table["aten.amax.default"] = LowerReduce<v1::REDUCE_MAX>;
-  table["aten.amin.default"] = LowerReduce<v1::REDUCE_MIN>;
-  table["aten.mean.default"] = LowerMean;
-  table["aten.mean.dim"] = LowerMean;
-  table["aten.argmax.default"] = LowerArg;
-  table["aten.argmin.default"] = LowerArg;
+  table[Op::kSum] = LowerReduce<v1::REDUCE_SUM>;
+  table[Op::kSumDimIntList] = LowerReduce<v1::REDUCE_SUM>;
+  table[Op::kProd] = LowerReduce<v1::REDUCE_PROD>;
+  table[Op::kProdDimInt] = LowerReduce<v1::REDUCE_PROD>;
+  table[Op::kAmax] = LowerReduce<v1::REDUCE_MAX>;
+  table[Op::kAmin] = LowerReduce<v1::REDUCE_MIN>;
+  table[Op::kMean] = LowerMean;
+  table[Op::kMeanDim] = LowerMean;
+  table[Op::kArgmax] = LowerArg;
+  table[Op::kArgmin] = LowerArg;
   for (const char* overload : {"default", "dim", "dims"}) {
     table[absl::StrCat("aten.any.", overload)] = LowerTruth<v1::REDUCE_ANY>;
     table[absl::StrCat("aten.all.", overload)] = LowerTruth<v1::REDUCE_ALL>;
@@ -245,8 +245,8 @@ void RegisterReductions(LoweringTable& table) {
     table[absl::StrCat("aten.std.", overload)] = LowerStd;
     table[absl::StrCat("aten.var_mean.", overload)] = LowerVarMean;
   }
-  table["aten.cumsum.default"] = LowerScan<v1::REDUCE_SUM>;
-  table["aten.cumprod.default"] = LowerScan<v1::REDUCE_PROD>;
+  table[Op::kCumsum] = LowerScan<v1::REDUCE_SUM>;
+  table[Op::kCumprod] = LowerScan<v1::REDUCE_PROD>;
 }
 
 }  // namespace kiln

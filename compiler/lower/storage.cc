@@ -117,8 +117,6 @@ absl::Status LowerAsStridedScatter(LoweringContext& context, const GraphNode& no
 
 }  // namespace
 
-void RegisterStorage(LoweringTable& table) {
-  table["aten.as_strided_scatter.default"] = LowerAsStridedScatter;
-}
+void RegisterStorage(LoweringTable& table) { table[Op::kAsStridedScatter] = LowerAsStridedScatter; }
 
 }  // namespace kiln

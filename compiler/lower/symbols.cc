@@ -12,7 +12,7 @@ absl::Status LowerSymbol(LoweringContext& context, const GraphNode& node) {
   LoopGraphNode made;
   made.kind = LoopGraphNode::Kind::kLet;
   made.let.symbol = static_cast<uint32_t>(context.Int(node, "symbol", 0));
-  if (node.target == kSymbolOfNumber) {
+  if (node.target == Op::kSymbolOfNumber) {
     made.let.number = context.Expr(node, "number", context.Const(0));
   } else {
     made.let.item = context.RealiseValue(context.TensorValue(node, "self"));
@@ -42,10 +42,10 @@ absl::Status LowerAssertScalar(LoweringContext& context, const GraphNode& node) 
 }  // namespace
 
 void RegisterSymbols(LoweringTable& table) {
-  table[kSymbolOfItem] = LowerSymbol;
-  table[kSymbolOfNumber] = LowerSymbol;
-  table[kSymbolOfSize] = LowerSymbolOfSize;
-  table[kAssertScalar] = LowerAssertScalar;
+  table[Op::kSymbolOfItem] = LowerSymbol;
+  table[Op::kSymbolOfNumber] = LowerSymbol;
+  table[Op::kSymbolOfSize] = LowerSymbolOfSize;
+  table[Op::kAssertScalar] = LowerAssertScalar;
 }
 
 }  // namespace kiln

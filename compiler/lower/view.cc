@@ -59,7 +59,7 @@ absl::Status LowerTranspose(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor self = context.Tensor(node, "self");
   std::vector<size_t> order(self.rank());
   for (size_t dim = 0; dim < order.size(); ++dim) order[dim] = dim;
-  if (node.target == "aten.t.default") {
+  if (node.target == Op::kT) {
     std::reverse(order.begin(), order.end());
   } else if (!order.empty()) {
     const size_t a = context.Dim(node, "dim0", self.rank(), 0), b = context.Dim(node, "dim1", self.rank(), 0);
@@ -152,7 +152,7 @@ absl::Status LowerSplit(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor self = context.Tensor(node, "self");
   if (self.rank() == 0) return absl::InvalidArgumentError("split of a scalar");
   const size_t dim = context.Dim(node, "dim", self.rank(), 0);
-  const bool unbind = node.target == "aten.unbind.int";
+  const bool unbind = node.target == Op::kUnbindInt;
   AffineMap map = IdentityMap(context, self.rank());
   if (unbind) map.dims.erase(map.dims.begin() + dim);
   for (size_t i = 0; i < node.results.size(); ++i) {
@@ -235,45 +235,45 @@ absl::Status LowerViewDtype(LoweringContext& context, const GraphNode& node) {
 }
 
 struct ViewRow {
-  const char* target;
+  Op target;
   LowerFn lower;
 };
 
 constexpr ViewRow kViews[] = {
-    {"aten.view.default", LowerReshape},
-    {"aten._unsafe_view.default", LowerReshape},
-    {"aten.reshape.default", LowerReshape},
-    {"aten._reshape_alias.default", LowerReshape},
-    {"aten.flatten.using_ints", LowerReshape},
-    {"aten.alias.default", LowerAlias},
-    {"aten.detach.default", LowerAlias},
-    {"aten.lift_fresh.default", LowerAlias},
-    {"aten.permute.default", LowerPermute},
-    {"aten.transpose.int", LowerTranspose},
-    {"aten.t.default", LowerTranspose},
-    {"aten.expand.default", LowerExpand},
-    {"aten.unsqueeze.default", LowerUnsqueeze},
-    {"aten.squeeze.default", LowerSqueeze},
-    {"aten.squeeze.dim", LowerSqueeze},
-    {"aten.squeeze.dims", LowerSqueeze},
-    {"aten.slice.Tensor", LowerSlice},
-    {"aten.narrow.default", LowerSlice},
-    {"aten.select.int", LowerSelect},
-    {"aten.split.Tensor", LowerSplit},
-    {"aten.split_with_sizes.default", LowerSplit},
-    {"aten.unsafe_split.Tensor", LowerSplit},
-    {"aten.unsafe_split_with_sizes.default", LowerSplit},
-    {"aten.chunk.default", LowerSplit},
-    {"aten.unbind.int", LowerSplit},
-    {"aten.diagonal.default", LowerDiagonal},
-    {"aten.as_strided.default", LowerAsStrided},
-    {"aten.view.dtype", LowerViewDtype},
-    {"aten.unfold.default", LowerUnfold},
+    {Op::kView, LowerReshape},
+    {Op::kUnsafeView, LowerReshape},
+    {Op::kReshape, LowerReshape},
+    {Op::kReshapeAlias, LowerReshape},
+    {Op::kFlattenUsingInts, LowerReshape},
+    {Op::kAlias, LowerAlias},
+    {Op::kDetach, LowerAlias},
+    {Op::kLiftFresh, LowerAlias},
+    {Op::kPermute, LowerPermute},
+    {Op::kTransposeInt, LowerTranspose},
+    {Op::kT, LowerTranspose},
+    {Op::kExpand, LowerExpand},
+    {Op::kUnsqueeze, LowerUnsqueeze},
+    {Op::kSqueeze, LowerSqueeze},
+    {Op::kSqueezeDim, LowerSqueeze},
+    {Op::kSqueezeDims, LowerSqueeze},
+    {Op::kSliceTensor, LowerSlice},
+    {Op::kNarrow, LowerSlice},
+    {Op::kSelectInt, LowerSelect},
+    {Op::kSplitTensor, LowerSplit},
+    {Op::kSplitWithSizes, LowerSplit},
+    {Op::kUnsafeSplitTensor, LowerSplit},
+    {Op::kUnsafeSplitWithSizes, LowerSplit},
+    {Op::kChunk, LowerSplit},
+    {Op::kUnbindInt, LowerSplit},
+    {Op::kDiagonal, LowerDiagonal},
+    {Op::kAsStrided, LowerAsStrided},
+    {Op::kViewDtype, LowerViewDtype},
+    {Op::kUnfold, LowerUnfold},
 };
 
 }  // namespace
 
-bool IsViewOp(absl::string_view target) {
+bool IsViewOp(const OperatorName& target) {
   for (const ViewRow& row : kViews) {
     if (target == row.target) return true;
   }

@@ -476,16 +476,16 @@ absl::Status LowerBorderPad(LoweringContext& context, const GraphNode& node) {
 }  // namespace
 
 void RegisterWindows(LoweringTable& table) {
-  table["aten.max_pool2d_with_indices.default"] = LowerMaxPool;
-  table["aten.max_pool2d_with_indices_backward.default"] = LowerMaxPoolBackward;
-  table["aten.avg_pool2d.default"] = LowerAvgPool;
-  table["aten._adaptive_avg_pool2d.default"] = LowerAdaptiveAvgPool;
-  table["aten.adaptive_avg_pool2d.default"] = LowerAdaptiveAvgPool;
-  table["aten.upsample_nearest2d.default"] = LowerUpsampleNearest;
-  table["aten.upsample_nearest2d.vec"] = LowerUpsampleNearest;
-  table["aten.upsample_bilinear2d.default"] = LowerUpsampleBilinear;
-  table["aten.upsample_bilinear2d.vec"] = LowerUpsampleBilinear;
-  table["aten.grid_sampler_2d.default"] = LowerGridSample;
+  table[Op::kMaxPool2dWithIndices] = LowerMaxPool;
+  table[Op::kMaxPool2dWithIndicesBackward] = LowerMaxPoolBackward;
+  table[Op::kAvgPool2d] = LowerAvgPool;
+  table[Op::kPrivateAdaptiveAvgPool2d] = LowerAdaptiveAvgPool;
+  table[Op::kAdaptiveAvgPool2d] = LowerAdaptiveAvgPool;
+  table[Op::kUpsampleNearest2d] = LowerUpsampleNearest;
+  table[Op::kUpsampleNearest2dVec] = LowerUpsampleNearest;
+  table[Op::kUpsampleBilinear2d] = LowerUpsampleBilinear;
+  table[Op::kUpsampleBilinear2dVec] = LowerUpsampleBilinear;
+  table[Op::kGridSampler2d] = LowerGridSample;
   for (const char* rank : {"1d", "2d", "3d"}) {
     table[absl::StrCat("aten.reflection_pad", rank, ".default")] = LowerBorderPad<true>;
     table[absl::StrCat("aten.replication_pad", rank, ".default")] = LowerBorderPad<false>;

@@ -13,12 +13,12 @@ ValueId NeutralOperand(const Graph& graph, const GraphNode& node) {
   const ValueId self = TensorOf(node, "self"), other = TensorOf(node, "other");
   const auto self_number = NumberOf(graph, node.Find("self")),
              other_number = NumberOf(graph, node.Find("other"));
-  if (node.target == "aten.mul.Tensor") {
+  if (node.target == Op::kMulTensor) {
     if (other_number == 1) return self;
     if (self_number == 1) return other;
   }
-  if (node.target == "aten.div.Tensor" && other_number == 1) return self;
-  if (node.target == "aten.sub.Tensor" && other_number == 0) return self;
+  if (node.target == Op::kDivTensor && other_number == 1) return self;
+  if (node.target == Op::kSubTensor && other_number == 0) return self;
   return kNoValue;
 }
 
@@ -36,18 +36,18 @@ class Simplifier {
       ForEachOperand(node, [&](ValueId& value) { value = replacement_[value]; });
       if (node.results.size() != 1 || node.results[0] == kNoValue) continue;
       DropNeutral(node);
-      if (node.target == "aten.permute.default") MergePermute(node);
-      if (node.target == "aten.view.default") MergeView(node);
-      if (node.target == "aten.expand.default") MergeExpand(node);
-      if (node.target == "aten._to_copy.default") MergeCast(node);
-      if (node.target == "aten.add.Tensor" && !SumInto(node, "self", "other")) SumInto(node, "other", "self");
+      if (node.target == Op::kPermute) MergePermute(node);
+      if (node.target == Op::kView) MergeView(node);
+      if (node.target == Op::kExpand) MergeExpand(node);
+      if (node.target == Op::kToCopy) MergeCast(node);
+      if (node.target == Op::kAddTensor && !SumInto(node, "self", "other")) SumInto(node, "other", "self");
     }
     ReplaceUses(graph_, replacement_);
   }
 
  private:
   // The node that defines `value`, if it has this target.
-  const GraphNode* Producer(ValueId value, absl::string_view target) const {
+  const GraphNode* Producer(ValueId value, const OperatorName& target) const {
     if (value == kNoValue || producers_[value] < 0) return nullptr;
     const GraphNode& node = graph_.nodes[producers_[value]];
     return node.target == target ? &node : nullptr;
@@ -127,9 +127,9 @@ class Simplifier {
 
   // The node that adds values to elements of a tensor and defines `value`, if one does.
   const GraphNode* Accumulation(ValueId value) const {
-    if (const GraphNode* add = Producer(value, "aten.index_add.default"); add != nullptr) return add;
-    const GraphNode* put = Producer(value, "aten._unsafe_index_put.default");
-    if (put == nullptr) put = Producer(value, "aten.index_put.default");
+    if (const GraphNode* add = Producer(value, Op::kIndexAdd); add != nullptr) return add;
+    const GraphNode* put = Producer(value, Op::kUnsafeIndexPut);
+    if (put == nullptr) put = Producer(value, Op::kIndexPut);
     const auto* accumulate = put == nullptr ? nullptr : std::get_if<BoolArg>(put->Find("accumulate"));
     return accumulate != nullptr && accumulate->value ? put : nullptr;
   }
@@ -142,7 +142,7 @@ class Simplifier {
     const GraphNode* put = Accumulation(sum);
     if (put == nullptr || (node.Find("alpha") != nullptr && NumberOf(graph_, node.Find("alpha")) != 1))
       return false;
-    const GraphNode* zeros = Producer(TensorOf(*put, "self"), "aten.full.default");
+    const GraphNode* zeros = Producer(TensorOf(*put, "self"), Op::kFull);
     if (zeros == nullptr || NumberOf(graph_, zeros->Find("fill_value")) != 0) return false;
     const TensorType &from = graph_.type(into), &to = graph_.type(node.results[0]);
     if (from.dtype != to.dtype || graph_.type(sum).dtype != to.dtype || !SameLayout(graph_.exprs, from, to) ||

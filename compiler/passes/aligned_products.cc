@@ -59,8 +59,8 @@ class Aligner {
  private:
   // Of a product that is worth padding.
   std::optional<Sizes> Unaligned(const GraphNode& node) const {
-    const bool biased = node.target == "aten.addmm.default";
-    if (!biased && node.target != "aten.mm.default") return std::nullopt;
+    const bool biased = node.target == Op::kAddmm;
+    if (!biased && node.target != Op::kMm) return std::nullopt;
     const ValueId a = TensorOf(node, biased ? "mat1" : "self"), b = TensorOf(node, "mat2");
     if (a == kNoValue || b == kNoValue || node.results.size() != 1 || pinned_[node.results[0]])
       return std::nullopt;
@@ -86,7 +86,7 @@ class Aligner {
   Value PaddedProduct(GraphBuilder& b, const GraphNode& node, const Sizes& sizes) {
     const int64_t rows = Missing(sizes.rows), columns = Missing(sizes.columns),
                   summed = Missing(sizes.summed);
-    const bool biased = node.target == "aten.addmm.default";
+    const bool biased = node.target == Op::kAddmm;
     const Value left = Padded(b, TensorOf(node, biased ? "mat1" : "self"), rows, summed);
     const Value right = Padded(b, TensorOf(node, "mat2"), summed, columns);
     if (!biased) return MatrixProduct(left, right);
@@ -98,7 +98,7 @@ class Aligner {
       if (name == "mat1") argument = TensorArg{left.id()};
       if (name == "mat2") argument = TensorArg{right.id()};
     }
-    return b.Node("aten.addmm.default", std::move(args),
+    return b.Node(Op::kAddmm, std::move(args),
                   b.Dense(graph_.type(node.results[0]).dtype, {left.size(0), right.size(1)}));
   }
 
@@ -107,7 +107,7 @@ class Aligner {
   Value Padded(GraphBuilder& b, ValueId id, int64_t rows, int64_t columns) {
     if (rows + columns == 0) return b.Use(id);
     const int32_t producer = id < producers_.size() ? producers_[id] : -1;
-    if (producer >= 0 && before_[producer].target == "aten.permute.default") {  // of two: it turns the matrix
+    if (producer >= 0 && before_[producer].target == Op::kPermute) {  // of two: it turns the matrix
       return Transpose(Padded(b, TensorOf(before_[producer], "self"), columns, rows), 0, 1);
     }
     ValueId& known = padded_.try_emplace({id, rows, columns}, kNoValue).first->second;

@@ -63,7 +63,7 @@ class Combiner {
   }
 
  private:
-  const GraphNode* ProducerOf(ValueId value, absl::string_view target) const {
+  const GraphNode* ProducerOf(ValueId value, const OperatorName& target) const {
     if (value == kNoValue || producers_[value] < 0) return nullptr;
     const GraphNode& node = nodes_[producers_[value]];
     return node.target == target && node.results.size() == 1 ? &node : nullptr;
@@ -71,7 +71,7 @@ class Combiner {
 
   // The operand of a sum over all but the channels.
   ValueId Summed(const GraphNode& node) const {
-    if (node.target != "aten.sum.dim_IntList" || node.results.size() != 1) return kNoValue;
+    if (node.target != Op::kSumDimIntList || node.results.size() != 1) return kNoValue;
     const Argument *dims = node.Find("dim"), *keepdim = node.Find("keepdim");
     const auto* list = dims == nullptr ? nullptr : std::get_if<IntListArg>(dims);
     const auto* kept = keepdim == nullptr ? nullptr : std::get_if<BoolArg>(keepdim);
@@ -84,17 +84,17 @@ class Combiner {
 
   std::optional<Moments> Find(const GraphNode& node) {
     Moments moments;
-    const GraphNode* square = ProducerOf(Summed(node), "aten.mul.Tensor");
+    const GraphNode* square = ProducerOf(Summed(node), Op::kMulTensor);
     if (square == nullptr || TensorOf(*square, "self") != TensorOf(*square, "other")) return std::nullopt;
-    const GraphNode* centered = ProducerOf(TensorOf(*square, "self"), "aten.sub.Tensor");
+    const GraphNode* centered = ProducerOf(TensorOf(*square, "self"), Op::kSubTensor);
     if (centered == nullptr || centered->Find("alpha") != nullptr) return std::nullopt;
     moments.squares = node.results[0];
     moments.image = TensorOf(*centered, "self");
     moments.mean = TensorOf(*centered, "other");
-    const GraphNode* mean = ProducerOf(moments.mean, "aten.div.Tensor");
+    const GraphNode* mean = ProducerOf(moments.mean, Op::kDivTensor);
     if (mean == nullptr || moments.image == kNoValue) return std::nullopt;
     moments.sum = TensorOf(*mean, "self");
-    const GraphNode* sum = ProducerOf(moments.sum, "aten.sum.dim_IntList");
+    const GraphNode* sum = ProducerOf(moments.sum, Op::kSumDimIntList);
     if (sum == nullptr || Summed(*sum) != moments.image || uses_[moments.sum] != 1) return std::nullopt;
     const std::optional<Sizes> sizes = SizesOf(graph_.type(moments.image));
     const Argument* count = mean->Find("other");

@@ -73,7 +73,7 @@ bool IsConvolutionByPointsOnCpu(const Graph& graph, const GraphNode& node, bool 
 
 bool IsConvolutionByPoints(const Graph& graph, const GraphNode& node, bool point_products,
                            const Machine& machine) {
-  if (node.target != "aten.convolution.default" || node.results.size() != 1) return false;
+  if (node.target != Op::kConvolution || node.results.size() != 1) return false;
   return graph.type(node.results[0]).device == v1::CUDA
              ? IsConvolutionByPointsOnGpu(graph, node)
              : IsConvolutionByPointsOnCpu(graph, node, point_products, machine);
@@ -103,7 +103,7 @@ bool ReadsByPoints(Graph& graph, const GraphNode& node) {
 // Gradients that the library computes channels-last as well as the convolution itself. On a CPU it does so
 // where the image lies so (its weights never do), on a GPU where anything does.
 bool IsGradientByPoints(Graph& graph, const GraphNode& node) {
-  if (node.target != "aten.convolution_backward.default" || node.results.size() != 3) return false;
+  if (node.target != Op::kConvolutionBackward || node.results.size() != 3) return false;
   const ValueId input = TensorOf(node, "input"), weight = TensorOf(node, "weight");
   if (input == kNoValue || weight == kNoValue || graph.type(weight).rank() != 4) return false;
   const TensorType& image = graph.type(input);
@@ -119,7 +119,7 @@ bool IsGradientByPoints(Graph& graph, const GraphNode& node) {
 bool KeepsOrder(const Graph& graph, const GraphNode& node) {
   const CoreClass core = CoreClassOf(node.target);
   if (core == CoreClass::kPointwise) return true;
-  for (const char* target : {"aten.clone.default", "aten.cat.default", "aten.constant_pad_nd.default"}) {
+  for (const Op target : {Op::kClone, Op::kCat, Op::kConstantPadNd}) {
     if (node.target == target) return true;
   }
   for (const char* prefix : {"aten.max_pool2d_with_indices.", "aten.avg_pool2d.", "aten.upsample_nearest2d.",
@@ -134,13 +134,13 @@ bool KeepsOrder(const Graph& graph, const GraphNode& node) {
 std::vector<bool> LaidForGradients(const Graph& graph) {
   std::vector<bool> read(graph.values.size(), false), laid = read;
   for (const GraphNode& node : graph.nodes) {
-    if (node.target != "aten.convolution_backward.default") continue;
+    if (node.target != Op::kConvolutionBackward) continue;
     ForEachOperand(node, [&](ValueId value) {
       if (value != kNoValue) read[value] = graph.type(value).device == v1::CPU;
     });
   }
   for (const GraphNode& node : graph.nodes) {
-    if (node.target == "aten.clone.default") laid[node.results[0]] = read[node.results[0]];
+    if (node.target == Op::kClone) laid[node.results[0]] = read[node.results[0]];
   }
   return laid;
 }
@@ -164,7 +164,7 @@ std::vector<bool> KnownLayouts(const Graph& graph, bool channels_last_on_cpu) {
 // A slice lies as what it is a slice of.
 void FollowSlice(Graph& graph, const GraphNode& node) {
   const ValueId from = TensorOf(node, "self");
-  if (node.target != "aten.slice.Tensor" || node.results.size() != 1 || from == kNoValue) return;
+  if (node.target != Op::kSliceTensor || node.results.size() != 1 || from == kNoValue) return;
   const TensorType& base = graph.type(from);
   TensorType& type = graph.values[node.results[0]];
   const Argument *dim = node.Find("dim"), *step = node.Find("step");
@@ -262,7 +262,7 @@ class Layouter {
       known_.push_back(false);
       node.results[i] = made;
       GraphNode clone;
-      clone.target = "aten.clone.default";
+      clone.target = Op::kClone;
       clone.args = {{"self", TensorArg{made}}};
       clone.results = {declared};
       clone.origin = node.origin;

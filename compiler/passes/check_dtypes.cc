@@ -110,9 +110,9 @@ absl::Status CheckDTypes(const Graph& graph) {
       const v1::DType dtype = graph.type(value).dtype, beside = graph.type(other).dtype;
       if (Holds(row->wants, dtype, beside)) continue;
       return absl::InvalidArgumentError(absl::StrCat(
-          absl::StripPrefix(node.target, "aten."), ": ", row->argument, " is ", DTypeName(dtype),
+          absl::StripPrefix(node.target.text(), "aten."), ": ", row->argument, " is ", DTypeName(dtype),
           row->other == nullptr ? "" : absl::StrCat(" beside ", row->other, " of ", DTypeName(beside)),
-          " (node ", node.origin, ", ", node.target, ")"));
+          " (node ", node.origin, ", ", node.target.text(), ")"));
     }
   }
   return absl::OkStatus();

@@ -182,8 +182,8 @@ absl::Status CheckDomains(const Graph& graph, const GraphNode& node) {
     if (!number.has_value()) continue;
     if (*number >= domain->min && *number <= domain->max && (domain->zero || *number != 0)) continue;
     return absl::InvalidArgumentError(absl::StrCat(domain->target, ": ", domain->argument, " = ", *number,
-                                                   " is out of range (node ", node.origin, ", ", node.target,
-                                                   ")"));
+                                                   " is out of range (node ", node.origin, ", ",
+                                                   node.target.text(), ")"));
   }
   return absl::OkStatus();
 }
@@ -191,9 +191,8 @@ absl::Status CheckDomains(const Graph& graph, const GraphNode& node) {
 // Where eager looks whether there is anything to choose from. Of sizes that are known before a call torch has
 // looked.
 void CheckExtreme(Graph& graph, const GraphNode& node) {
-  static const auto* targets = new absl::flat_hash_set<std::string>{
-      "aten.amax.default", "aten.amin.default", "aten.max.default",    "aten.min.default",
-      "aten.max.dim",      "aten.min.dim",      "aten.argmax.default", "aten.argmin.default"};
+  static const auto* targets = new absl::flat_hash_set<OperatorName>{
+      Op::kAmax, Op::kAmin, Op::kMax, Op::kMin, Op::kMaxDim, Op::kMinDim, Op::kArgmax, Op::kArgmin};
   if (!targets->contains(node.target)) return;
   const ValueId self = TensorOf(node, "self");
   if (self == kNoValue) return;
@@ -235,7 +234,7 @@ absl::Status CheckNumbers(Graph& graph) {
       }
       if (!status.ok()) {
         return absl::InvalidArgumentError(
-            absl::StrCat(status.message(), " (node ", node.origin, ", ", node.target, ")"));
+            absl::StrCat(status.message(), " (node ", node.origin, ", ", node.target.text(), ")"));
       }
     }
   }

@@ -46,7 +46,7 @@ struct ArgumentKey {
 };
 
 std::string KeyOf(const Graph& graph, const GraphNode& node) {
-  std::string key = absl::StrCat(node.target, "(");
+  std::string key = absl::StrCat(node.target.text(), "(");
   for (const auto& [name, argument] : node.args) {
     absl::StrAppend(&key, name, "=");
     Append<uint32_t>(key, argument.index());

@@ -36,7 +36,7 @@ cost::Conv1x1 SizesOf(const Graph& graph, const TensorType& weight, const Tensor
 }  // namespace
 
 bool IsConv1x1(const Graph& graph, const GraphNode& node) {
-  if (node.target != "aten.convolution.default" || node.results.size() != 1) return false;
+  if (node.target != Op::kConvolution || node.results.size() != 1) return false;
   const TensorType& result = graph.type(node.results[0]);
   const ValueId input = TensorOf(node, "input"), weight = TensorOf(node, "weight");
   if (result.device != v1::CPU || result.dtype != v1::F32 || result.rank() != 4 || input == kNoValue ||
@@ -81,7 +81,7 @@ Value Product(GraphBuilder& b, const GraphNode& node, const TensorType& type) {
   } else {
     const Value columns = Transpose(weights, 0, 1);
     product = b.Node(
-        "aten.addmm.default",
+        Op::kAddmm,
         {{"self", TensorArg{bias}}, {"mat1", TensorArg{rows.id()}}, {"mat2", TensorArg{columns.id()}}}, made);
   }
   return Permute(View(product, {type.sizes[0], type.sizes[2], type.sizes[3], to}), {0, 3, 1, 2});

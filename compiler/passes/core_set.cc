@@ -60,9 +60,9 @@ constexpr Group kGroups[] = {
     {CoreClass::kMutation, "copy_"},
 };
 
-const absl::flat_hash_map<std::string, CoreClass>& Table() {
+const absl::flat_hash_map<OperatorName, CoreClass>& Table() {
   static const auto* table = [] {
-    auto* map = new absl::flat_hash_map<std::string, CoreClass>;
+    auto* map = new absl::flat_hash_map<OperatorName, CoreClass>;
     for (const auto& [target, op] : UnaryOperators()) (*map)[target] = CoreClass::kPointwise;
     for (const Group& group : kGroups) {
       std::string word;
@@ -86,23 +86,23 @@ const absl::flat_hash_map<std::string, CoreClass>& Table() {
 
 }  // namespace
 
-const absl::flat_hash_map<std::string, LoopOpcode>& UnaryOperators() {
+const absl::flat_hash_map<OperatorName, LoopOpcode>& UnaryOperators() {
   static const auto* table = [] {
-    auto* map = new absl::flat_hash_map<std::string, LoopOpcode>;
+    auto* map = new absl::flat_hash_map<OperatorName, LoopOpcode>;
     for (uint32_t number = 0; number < kLoopOpNumbers; ++number) {
       const LoopOpInfo* row = FindLoopOp(number);
       if (row == nullptr || row->arity != 1) continue;
       if (row->op_class != LoopOpClass::kFloat && row->op_class != LoopOpClass::kArith) continue;
       const bool own = row->op == LoopOpcode::kOnePlusErf || row->op == LoopOpcode::kOnePlusTanh ||
                        row->op == LoopOpcode::kSoftmaxExp;
-      (*map)[absl::StrCat(own ? "kiln." : "aten.", row->name, ".default")] = row->op;
+      (*map)[OperatorName(absl::StrCat(own ? "kiln." : "aten.", row->name, ".default"))] = row->op;
     }
     return map;
   }();
   return *table;
 }
 
-CoreClass CoreClassOf(absl::string_view target) {
+CoreClass CoreClassOf(const OperatorName& target) {
   auto found = Table().find(target);
   return found == Table().end() ? CoreClass::kNone : found->second;
 }

@@ -12,10 +12,8 @@
 //  - `alpha` does not appear; `.Scalar` overloads have become `.Tensor` ones.
 #pragma once
 
-#include <string>
-
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/string_view.h"
+#include "compiler/graph/operator_name.h"
 #include "compiler/ir/ops.h"
 
 namespace kiln {
@@ -33,10 +31,10 @@ enum class CoreClass {
   kMutation,  // copy_ on an input, at the end of a graph
 };
 
-CoreClass CoreClassOf(absl::string_view target);
+CoreClass CoreClassOf(const OperatorName& target);
 
 // The operators of one argument that are one loop operator each, of the same name, by target: a row of
 // ops.def makes `aten.NAME.default` one of them.
-const absl::flat_hash_map<std::string, LoopOpcode>& UnaryOperators();
+const absl::flat_hash_map<OperatorName, LoopOpcode>& UnaryOperators();
 
 }  // namespace kiln

@@ -50,7 +50,7 @@ class Decomposer {
     if (builder.status().ok() && covered) Finish(match, node, emitted);
     if (!builder.status().ok()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("node ", node.origin, " (", node.target, "): ", builder.status().message()));
+          absl::StrCat("node ", node.origin, " (", node.target.text(), "): ", builder.status().message()));
     }
     if (!covered) {
       done_.push_back(std::move(node));

@@ -57,8 +57,7 @@ bool EfficientAttention(Match& m) {
   GraphBuilder& b = m.b();
   GraphBuilder::Args over_keys = {{"self", TensorArg{scores.id()}}, {"dim", IntArg{b.Int(-1)}}};
   if (!bias.ok()) over_keys.emplace_back("half_to_float", BoolArg{false});
-  Value shares = b.Node(bias.ok() ? "aten._safe_softmax.default" : "aten._softmax.default",
-                        std::move(over_keys), scores.type());
+  Value shares = b.Node(bias.ok() ? Op::kSafeSoftmax : Op::kSoftmax, std::move(over_keys), scores.type());
   Value per_head = matrices(value);
   if (!shares.ok() || !per_head.ok()) return false;
   // Where the result is wanted, so that nothing is copied.
@@ -66,8 +65,8 @@ bool EfficientAttention(Match& m) {
   if (declared.rank() != 4 || declared.strides.size() != 4) return false;
   TensorType type = b.Dense(v1::F32, {shares.size(0), shares.size(1), per_head.size(2)});
   type.strides = {declared.strides[static_cast<size_t>(many)], declared.strides[2], declared.strides[3]};
-  Value mixed = b.Node("aten.bmm.default",
-                       {{"self", TensorArg{shares.id()}}, {"mat2", TensorArg{per_head.id()}}}, type);
+  Value mixed =
+      b.Node(Op::kBmm, {{"self", TensorArg{shares.id()}}, {"mat2", TensorArg{per_head.id()}}}, type);
   if (!mixed.ok()) return false;
   m.Set(0, Unsqueeze(mixed, one[0]));
   // What only a gradient would read.

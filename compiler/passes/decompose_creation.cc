@@ -17,7 +17,7 @@ bool Ones(Match& m) { return m.Return(FullDeclared(m, 1)); }
 bool FullValue(Match& m) {
   const char* name = m.Has("fill_value") ? "fill_value" : "s";
   const Operand value = m.Scalar(name);
-  if (m.node().target == "aten.full.default" && m.node().args.size() == 3 && m.Has("dtype") &&
+  if (m.node().target == Op::kFull && m.node().args.size() == 3 && m.Has("dtype") &&
       m.Syms("size") == m.Type().sizes) {
     return false;  // core
   }
@@ -27,12 +27,12 @@ bool FullValue(Match& m) {
 
 bool Arange(Match& m) {
   const TensorType type = m.Type();
-  if (m.node().target == "aten.arange.start_step" && m.node().args.size() == 4 && m.Has("dtype") &&
+  if (m.node().target == Op::kArangeStartStep && m.node().args.size() == 4 && m.Has("dtype") &&
       m.Has("step")) {
     return false;  // core
   }
   GraphBuilder& b = m.b();
-  return m.Return(b.Node("aten.arange.start_step",
+  return m.Return(b.Node(Op::kArangeStartStep,
                          {{"start", b.ToArgument(m.Scalar("start", 0))},
                           {"end", b.ToArgument(m.Scalar("end"))},
                           {"step", b.ToArgument(m.Scalar("step", 1))},
@@ -82,7 +82,7 @@ bool Triangle(Match& m) {
   const Sym diagonal{m.Sym("diagonal", m.b().Int(0))};
   Grid grid = GridOf(m, x.size(-2), x.size(-1));
   Value offset = grid.columns - grid.rows;
-  Value keep = m.node().target == "aten.tril.default" ? Le(offset, diagonal) : Ge(offset, diagonal);
+  Value keep = m.node().target == Op::kTril ? Le(offset, diagonal) : Ge(offset, diagonal);
   const Operand zero = x.dtype() == v1::BOOL ? Operand(false) : Operand(0);
   return m.Return(Where(keep, x, zero));
 }

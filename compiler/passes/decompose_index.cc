@@ -17,7 +17,7 @@ TensorListArg Along(int64_t dim, const Value& index) {
 Value PutAlong(Match& m, const Value& x, int64_t dim, const Value& index, const Value& values,
                bool accumulate) {
   if (!x.ok() || !index.ok() || !values.ok()) return Value();
-  return m.b().Node("aten.index_put.default",
+  return m.b().Node(Op::kIndexPut,
                     {{"self", TensorArg{x.id()}},
                      {"indices", Along(dim, index)},
                      {"values", TensorArg{values.id()}},
@@ -38,8 +38,7 @@ bool Take(Match& m) {
   Value x = m.Tensor("self"), index = m.Tensor("index");
   if (!x.ok() || !index.ok()) return false;
   Value flat = View(x, {CountOf(x, {})});
-  return m.Return(m.b().Node("aten.index.Tensor",
-                             {{"self", TensorArg{flat.id()}}, {"indices", Along(0, index)}},
+  return m.Return(m.b().Node(Op::kIndexTensor, {{"self", TensorArg{flat.id()}}, {"indices", Along(0, index)}},
                              m.b().Dense(x.dtype(), index.sizes())));
 }
 

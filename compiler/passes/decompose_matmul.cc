@@ -9,8 +9,7 @@ namespace {
 Value Addmm(Match& m, const Value& bias, const Value& a, const Value& b) {
   if (!bias.ok() || !a.ok() || !b.ok() || a.rank() != 2 || b.rank() != 2) return Value();
   return m.b().Node(
-      "aten.addmm.default",
-      {{"self", TensorArg{bias.id()}}, {"mat1", TensorArg{a.id()}}, {"mat2", TensorArg{b.id()}}},
+      Op::kAddmm, {{"self", TensorArg{bias.id()}}, {"mat1", TensorArg{a.id()}}, {"mat2", TensorArg{b.id()}}},
       m.b().Dense(a.dtype(), {a.size(0), b.size(1)}));
 }
 

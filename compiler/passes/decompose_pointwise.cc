@@ -122,7 +122,7 @@ Value DivMode(Match& m, const Operand& a, const Operand& b, const std::string& m
     sizes = *std::move(broadcast);
   }
   return m.b().Node(
-      "aten.div.Tensor_mode",
+      Op::kDivTensorMode,
       {{"self", m.b().ToArgument(a)}, {"other", m.b().ToArgument(b)}, {"rounding_mode", StringArg{mode}}},
       m.b().Dense(m.Type().dtype, sizes));
 }
@@ -178,7 +178,7 @@ bool ClampBoth(Match& m) {
 
 bool FmaxOrFmin(Match& m) {
   Value a = Cast(m.Tensor("self"), ResultCompute(m)), b = Cast(m.Tensor("other"), ResultCompute(m));
-  const bool maximum = m.node().target == "aten.fmax.default";
+  const bool maximum = m.node().target == Op::kFmax;
   Value both = maximum ? Maximum(a, b) : Minimum(a, b);
   return m.Return(Where(IsNan(a), b, Where(IsNan(b), a, both)));
 }
@@ -248,12 +248,11 @@ bool Copy(Match& m) { return m.Return(Expand(Cast(m.Tensor("src"), m.Type().dtyp
 bool UnaryOfInteger(Match& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || IsFloat(x.dtype())) return false;  // core
-  const std::string& target = m.node().target;
+  const absl::string_view target = m.node().target;
   for (const char* rounding : {"floor", "ceil", "trunc", "round"}) {
     if (target == absl::StrCat("aten.", rounding, ".default")) return m.Return(x);
   }
-  const absl::string_view name =
-      absl::string_view(target).substr(5, target.size() - 5 - 8);  // aten.NAME.default
+  const absl::string_view name = target.substr(5, target.size() - 5 - 8);  // aten.NAME.default
   return m.Return(m.b().Unary(name, Cast(x, ResultCompute(m))));
 }
 
@@ -327,7 +326,7 @@ bool Xlog1py(Match& m) { return m.Return(XTimes(m, Log1p)); }
 
 bool LogAddExp(Match& m) {
   Value a = In(m, "self"), b = In(m, "other");
-  const bool base2 = m.node().target == "aten.logaddexp2.default";
+  const bool base2 = m.node().target == Op::kLogaddexp2;
   Value high = Maximum(a, b), low = Minimum(a, b);
   Value tail = base2 ? m.b().Unary("log2", m.b().Unary("exp2", low - high) + 1.0) : Log1p(Exp(low - high));
   Value same = LogicalAnd(Eq(Abs(a), std::numeric_limits<double>::infinity()), Eq(a, b));

@@ -20,7 +20,7 @@ Value UniformResult(Match& m) {
 }
 
 bool Rand(Match& m) {
-  if (m.node().target == "aten.rand.default" && m.node().args.size() == 2 && m.Has("dtype") &&
+  if (m.node().target == Op::kRand && m.node().args.size() == 2 && m.Has("dtype") &&
       m.Syms("size") == m.Type().sizes && m.Type().dtype == ComputeFloat(m.Type().dtype)) {
     return false;  // core
   }

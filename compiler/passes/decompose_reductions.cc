@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "compiler/passes/decomposition.h"
 #include "compiler/passes/types.h"
 
@@ -38,7 +39,7 @@ template <Value (*kReduce)(const Value&, Dims, bool)>
 bool ExtremeDims(Match& m) {
   Value x = m.Tensor("self");
   const Dims dims = m.Dims("dim", x);
-  if (IsCanonical(m, x, dims) && m.node().target.find(".default") != std::string::npos) return false;
+  if (IsCanonical(m, x, dims) && absl::StrContains(m.node().target, ".default")) return false;
   return m.Return(kReduce(x, dims, m.Bool("keepdim", false)));
 }
 
@@ -67,7 +68,7 @@ bool LogicDims(Match& m) {
 }
 
 // The core operator `name`, which reduces one dimension.
-Value AlongDim(Match& m, absl::string_view name, const Value& x, int64_t dim, bool keepdim,
+Value AlongDim(Match& m, const OperatorName& name, const Value& x, int64_t dim, bool keepdim,
                v1::DType result) {
   GraphBuilder& b = m.b();
   std::vector<ExprId> sizes = x.sizes();
@@ -81,7 +82,7 @@ Value AlongDim(Match& m, absl::string_view name, const Value& x, int64_t dim, bo
   return b.Node(name, std::move(args), b.Dense(result, std::move(sizes)));
 }
 
-Value Position(Match& m, absl::string_view name, Value x, int64_t dim, bool keepdim) {
+Value Position(Match& m, const OperatorName& name, Value x, int64_t dim, bool keepdim) {
   if (!x.ok()) return x;
   if (x.dtype() == v1::BOOL) x = Cast(x, v1::U8);
   if (x.rank() == 0) return m.b().Full({}, 0, v1::I64);
@@ -91,11 +92,10 @@ Value Position(Match& m, absl::string_view name, Value x, int64_t dim, bool keep
 bool MaxDim(Match& m) {
   Value x = m.Tensor("self");
   if (HasNone(m, x)) return false;
-  const bool maximum = m.node().target == "aten.max.dim", keepdim = m.Bool("keepdim", false);
+  const bool maximum = m.node().target == Op::kMaxDim, keepdim = m.Bool("keepdim", false);
   const int64_t dim = m.Dim("dim", x);
   m.Set(0, maximum ? Amax(x, {dim}, keepdim) : Amin(x, {dim}, keepdim));
-  if (m.Wanted(1))
-    m.Set(1, Position(m, maximum ? "aten.argmax.default" : "aten.argmin.default", x, dim, keepdim));
+  if (m.Wanted(1)) m.Set(1, Position(m, maximum ? Op::kArgmax : Op::kArgmin, x, dim, keepdim));
   return true;
 }
 
@@ -123,7 +123,7 @@ bool AMinMax(Match& m) {
 
 Value Product(Match& m, const Value& x, int64_t dim, bool keepdim) {
   if (!x.ok() || x.rank() == 0) return x;
-  return AlongDim(m, "aten.prod.dim_int", x, dim, keepdim, x.dtype());
+  return AlongDim(m, Op::kProdDimInt, x, dim, keepdim, x.dtype());
 }
 
 bool ProdDim(Match& m) {
@@ -238,7 +238,7 @@ bool Trace(Match& m) {
   GraphBuilder& b = m.b();
   TensorType type = b.Dense(x.dtype(), {m.exprs().Min(x.size(0), x.size(1))});
   type.strides = {m.exprs().Add(x.type().strides[0], x.type().strides[1])};
-  Value diagonal = b.Node("aten.diagonal.default", {{"self", TensorArg{x.id()}}}, type);
+  Value diagonal = b.Node(Op::kDiagonal, {{"self", TensorArg{x.id()}}}, type);
   return m.Return(Sum(diagonal, {0}, false));
 }
 

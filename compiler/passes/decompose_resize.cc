@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "compiler/passes/decomposition.h"
 
 namespace kiln {
@@ -38,7 +39,7 @@ bool UpsampleNearest(Match& m) {
   Value x = Input(m);
   const TensorType out = m.Type();
   if (!x.ok() || x.rank() < 3 || out.sizes.size() != x.sizes().size()) return false;
-  const bool exact = m.node().target.find("exact") != std::string::npos;
+  const bool exact = absl::StrContains(m.node().target, "exact");
   const size_t spatial = x.rank() - 2;
   if (spatial > 3) return false;
   std::vector<Value> indices(2);

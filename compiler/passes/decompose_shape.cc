@@ -16,7 +16,7 @@ bool ViewDeclared(Match& m) {
   Value x = m.Tensor("self");
   if (!x.ok()) return false;
   std::vector<ExprId> sizes = m.Type().sizes;
-  if (m.node().target == "aten.view.default" && m.Syms("size") == sizes && m.node().args.size() == 2)
+  if (m.node().target == Op::kView && m.Syms("size") == sizes && m.node().args.size() == 2)
     return false;  // core
   const auto from = m.exprs().AsConst(CountOf(x, {})), to = m.exprs().AsConst(m.exprs().Product(sizes));
   if (from && to && *from != *to) {
@@ -30,7 +30,7 @@ bool ViewDeclared(Match& m) {
 bool ExpandDeclared(Match& m) {
   Value x = m.Tensor("self");
   std::vector<ExprId> sizes = m.Type().sizes;
-  if (m.node().target == "aten.expand.default" && m.Syms("size") == sizes && m.node().args.size() == 2)
+  if (m.node().target == Op::kExpand && m.Syms("size") == sizes && m.node().args.size() == 2)
     return false;  // core
   return m.ReturnView(Expand(x, sizes));
 }
@@ -90,7 +90,7 @@ bool SqueezeDims(Match& m) {
     if (size.value_or(1) == 1) may_be_one.push_back(dim);
   }
   if (static_cast<int64_t>(dims.size()) != gone) dims = may_be_one;
-  if (m.node().target == "aten.squeeze.dims" && m.Ints("dim") == dims && !dims.empty()) return false;  // core
+  if (m.node().target == Op::kSqueezeDims && m.Ints("dim") == dims && !dims.empty()) return false;  // core
   return m.ReturnView(Squeeze(x, dims));
 }
 
@@ -335,7 +335,7 @@ Value Zeros(Match& m, const Value& like) { return m.b().Full(m.Syms("input_sizes
 Value SliceScatter(Match& m, const Value& into, const Value& part, int64_t dim, const SliceBounds& bounds) {
   if (!into.ok() || !part.ok()) return Value();
   GraphBuilder& b = m.b();
-  return b.Node("aten.slice_scatter.default",
+  return b.Node(Op::kSliceScatter,
                 {{"self", TensorArg{into.id()}},
                  {"src", TensorArg{part.id()}},
                  {"dim", IntArg{b.Int(dim)}},
@@ -348,7 +348,7 @@ Value SliceScatter(Match& m, const Value& into, const Value& part, int64_t dim, 
 Value SelectScatter(Match& m, const Value& into, const Value& part, int64_t dim, ExprId index) {
   if (!into.ok() || !part.ok()) return Value();
   GraphBuilder& b = m.b();
-  return b.Node("aten.select_scatter.default",
+  return b.Node(Op::kSelectScatter,
                 {{"self", TensorArg{into.id()}},
                  {"src", TensorArg{part.id()}},
                  {"dim", IntArg{b.Int(dim)}},
@@ -357,7 +357,7 @@ Value SelectScatter(Match& m, const Value& into, const Value& part, int64_t dim,
 }
 
 bool AsStridedCopy(Match& m) {
-  return m.Return(Clone(m.b().Node("aten.as_strided.default", m.node().args, m.Type()), m.Type()));
+  return m.Return(Clone(m.b().Node(Op::kAsStrided, m.node().args, m.Type()), m.Type()));
 }
 
 bool SliceBackward(Match& m) {

@@ -12,15 +12,15 @@ namespace {
 
 // The operators that move or repeat elements of a constant tensor, so that the value stays.
 bool KeepsValue(const GraphNode& node) {
-  if (node.target == "aten.clone.default") return true;
-  return CoreClassOf(node.target) == CoreClass::kView && node.target != "aten.view.dtype";
+  if (node.target == Op::kClone) return true;
+  return CoreClassOf(node.target) == CoreClass::kView && node.target != Op::kViewDtype;
 }
 
 const GraphNode* FullOf(const Graph& graph, const std::vector<int32_t>& producers, const GraphNode& node) {
   const ValueId self = TensorOf(node, "self");
   if (self == kNoValue || producers[self] < 0) return nullptr;
   const GraphNode& producer = graph.nodes[producers[self]];
-  return producer.target == "aten.full.default" ? &producer : nullptr;
+  return producer.target == Op::kFull ? &producer : nullptr;
 }
 
 // The fill value after a cast; nullopt where the conversion is not exact to write down.
@@ -59,7 +59,7 @@ absl::Status FoldConstants(Graph& graph) {
   const std::vector<int32_t> producers = Producers(graph);
   const std::vector<bool> escaping = EscapingValues(graph);
   for (GraphNode& node : graph.nodes) {
-    const bool cast = node.target == "aten._to_copy.default";
+    const bool cast = node.target == Op::kToCopy;
     if ((!cast && !KeepsValue(node)) || node.results.size() != 1 || node.results[0] == kNoValue) continue;
     if (escaping[node.results[0]]) continue;  // keeps the memory that outputs may share
     const GraphNode* full = FullOf(graph, producers, node);
@@ -68,7 +68,7 @@ absl::Status FoldConstants(Graph& graph) {
     const auto fill =
         CastFill(graph, *full->Find("fill_value"), graph.type(full->results[0]).dtype, type.dtype);
     if (!fill || type.device != graph.type(full->results[0]).device) continue;
-    node.target = "aten.full.default";
+    node.target = Op::kFull;
     node.args = {{"size", IntListArg{type.sizes}}, {"fill_value", *fill}, {"dtype", DTypeArg{type.dtype}}};
   }
   return RemoveDeadCode(graph);

@@ -55,8 +55,8 @@ class Reader {
       if (at < 0) return nullptr;
       const GraphNode& node = graph_.nodes[at];
       const ValueId source = TensorOf(node, "self");
-      if (node.target != "aten._to_copy.default" || source == kNoValue ||
-          !IsFloat(graph_.type(source).dtype) || !IsFloat(graph_.type(value).dtype)) {
+      if (node.target != Op::kToCopy || source == kNoValue || !IsFloat(graph_.type(source).dtype) ||
+          !IsFloat(graph_.type(value).dtype)) {
         return &node;
       }
       nodes_.push_back(at);
@@ -71,7 +71,7 @@ class Reader {
   Scaled Product(ValueId value) {
     const GraphNode* node = Producer(value);
     Scaled product;
-    if (node == nullptr || node->target != "aten.mul.Tensor" || nodes_.size() >= kNodesMax) {
+    if (node == nullptr || node->target != Op::kMulTensor || nodes_.size() >= kNodesMax) {
       product.values = {value};
       return product;
     }
@@ -93,7 +93,7 @@ class Reader {
   Scaled Sum(ValueId value) {
     const GraphNode* node = Producer(value);
     Scaled sum;
-    if (node == nullptr || node->target != "aten.add.Tensor" || node->Find("alpha") != nullptr) return sum;
+    if (node == nullptr || node->target != Op::kAddTensor || node->Find("alpha") != nullptr) return sum;
     Note(*node);
     sum.number = 0;
     for (const char* name : {"self", "other"}) {
@@ -109,12 +109,12 @@ class Reader {
 
   bool IsOnePlusTanh(ValueId value, ValueId x) {
     const GraphNode* node = Producer(value);
-    if (node == nullptr || node->target != "kiln.one_plus_tanh.default") {
+    if (node == nullptr || node->target != Op::kOnePlusTanh) {
       const Scaled sum = Sum(value);
       if (sum.values.size() != 1 || sum.number != 1) return false;
       ValueId tanh = sum.values[0];
       node = Producer(tanh);
-      if (node == nullptr || node->target != "aten.tanh.default") return false;
+      if (node == nullptr || node->target != Op::kTanh) return false;
     }
     Note(*node);
     const Scaled inner = Product(TensorOf(*node, "self"));
@@ -193,9 +193,9 @@ class ActivationFuser {
 
   void Consider(const GraphNode& node) {
     if (node.results.size() != 1) return;
-    const bool relu = node.target == "aten.relu.default";
-    const bool rounds = node.target == "aten._to_copy.default";  // GELU of F16 and BF16 ends with one
-    if (!relu && !rounds && node.target != "aten.mul.Tensor") return;
+    const bool relu = node.target == Op::kRelu;
+    const bool rounds = node.target == Op::kToCopy;  // GELU of F16 and BF16 ends with one
+    if (!relu && !rounds && node.target != Op::kMulTensor) return;
     const ValueId result = node.results[0];
     Reader reader(graph_, producers_);
     const ValueId x = relu ? TensorOf(node, "self") : reader.GeluArgument(result);
@@ -233,13 +233,13 @@ class ActivationFuser {
 
   void Fuse(ValueId x, ValueId result, Kind kind) {
     ValueId matrix = x;
-    if (producers_[x] >= 0 && graph_.nodes[producers_[x]].target == "aten.view.default") {
+    if (producers_[x] >= 0 && graph_.nodes[producers_[x]].target == Op::kView) {
       matrix = TensorOf(graph_.nodes[producers_[x]], "self");
     }
     if (matrix == kNoValue || producers_[matrix] < 0 || (matrix != x && uses_[matrix] != 1)) return;
     const GraphNode& product = graph_.nodes[producers_[matrix]];
-    const bool biased = product.target == "aten.addmm.default";
-    if (!biased && product.target != "aten.mm.default") return;
+    const bool biased = product.target == Op::kAddmm;
+    if (!biased && product.target != Op::kMm) return;
     const TensorType &from = graph_.type(x), &to = graph_.type(result);
     if (from.device != v1::CUDA || from.dtype != to.dtype || !SameLayout(graph_.exprs, from, to)) return;
     const bool narrow = from.dtype == v1::F16 || from.dtype == v1::BF16;
@@ -276,8 +276,8 @@ class ActivationFuser {
   // Appends the product with its activation to `nodes`, in the place of `product`.
   absl::Status Activate(const GraphNode& product, Kind kind, std::vector<GraphNode>& nodes) {
     GraphNode made = product;
-    made.target = "aten._addmm_activation.default";
-    if (product.target == "aten.mm.default") {
+    made.target = Op::kAddmmActivation;
+    if (product.target == Op::kMm) {
       // The operator wants something to add, of which beta = 0 takes nothing.
       GraphBuilder b(graph_, &nodes, product.origin);
       const ValueId factor = TensorOf(product, "mat2");

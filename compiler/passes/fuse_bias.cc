@@ -20,7 +20,7 @@ class BiasFuser {
 
   void Run() {
     for (const GraphNode& node : graph_.nodes) {
-      if (node.target != "aten.add.Tensor" || node.Find("alpha") != nullptr) continue;
+      if (node.target != Op::kAddTensor || node.Find("alpha") != nullptr) continue;
       const ValueId self = TensorOf(node, "self"), other = TensorOf(node, "other");
       if (self == kNoValue || other == kNoValue) continue;
       if (!Fuse(self, other, node.results[0])) Fuse(other, self, node.results[0]);
@@ -30,7 +30,7 @@ class BiasFuser {
 
  private:
   // The node that makes the value for one use, if it has this target.
-  GraphNode* OnlyFor(ValueId value, absl::string_view target) const {
+  GraphNode* OnlyFor(ValueId value, const OperatorName& target) const {
     if (value == kNoValue || producers_[value] < 0 || uses_[value] != 1) return nullptr;
     GraphNode& node = graph_.nodes[producers_[value]];
     return node.target == target ? &node : nullptr;
@@ -38,14 +38,14 @@ class BiasFuser {
 
   // Adds the bias in the product that `term` is, if it is one, and puts `term` in place of the sum.
   bool Fuse(ValueId term, ValueId bias, ValueId sum) {
-    const GraphNode* view = OnlyFor(term, "aten.view.default");
-    GraphNode* product = OnlyFor(view == nullptr ? term : TensorOf(*view, "self"), "aten.mm.default");
+    const GraphNode* view = OnlyFor(term, Op::kView);
+    GraphNode* product = OnlyFor(view == nullptr ? term : TensorOf(*view, "self"), Op::kMm);
     if (product == nullptr || !IsBias(bias, *product) || !IsSumOfRows(term, bias, sum, *product))
       return false;
     product->args = {{"self", TensorArg{bias}},
                      {"mat1", TensorArg{TensorOf(*product, "self")}},
                      {"mat2", TensorArg{TensorOf(*product, "mat2")}}};
-    product->target = "aten.addmm.default";
+    product->target = Op::kAddmm;
     replacement_[sum] = term;
     return true;
   }

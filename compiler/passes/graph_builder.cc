@@ -46,7 +46,7 @@ std::vector<int64_t> NormalizedDims(const Value& x, std::vector<int64_t> dims) {
   return dims;
 }
 
-Value Reduce(absl::string_view target, const Value& x, std::vector<int64_t> dims, bool keepdim,
+Value Reduce(const OperatorName& target, const Value& x, std::vector<int64_t> dims, bool keepdim,
              v1::DType dtype) {
   if (!x.ok()) return x;
   if (x.rank() == 0) return Cast(x, dtype);  // a reduction over nothing
@@ -86,16 +86,16 @@ Value GraphBuilder::Use(ValueId id) {
   return Value(this, id);
 }
 
-Value GraphBuilder::Node(absl::string_view target, Args args, TensorType type) {
+Value GraphBuilder::Node(const OperatorName& target, Args args, TensorType type) {
   const std::vector<Value> results = Nodes(target, std::move(args), {std::move(type)});
   return results.empty() ? Value() : results[0];
 }
 
-std::vector<Value> GraphBuilder::Nodes(absl::string_view target, Args args, std::vector<TensorType> types) {
+std::vector<Value> GraphBuilder::Nodes(const OperatorName& target, Args args, std::vector<TensorType> types) {
   std::vector<Value> results;
   if (!status_.ok()) return results;
   GraphNode node;
-  node.target = std::string(target);
+  node.target = target;
   node.args = std::move(args);
   node.origin = origin_;
   for (TensorType& type : types) {
@@ -119,8 +119,8 @@ TensorType GraphBuilder::Dense(v1::DType dtype, std::vector<ExprId> sizes) {
 void GraphBuilder::Assert(const Value& holds, absl::string_view message) {
   const Value all = All(holds, {}, false);
   if (!all.ok()) return;
-  Nodes("aten._assert_async.msg",
-        {{"self", TensorArg{all.id()}}, {"assert_msg", StringArg{std::string(message)}}}, {});
+  Nodes(Op::kAssertAsyncMsg, {{"self", TensorArg{all.id()}}, {"assert_msg", StringArg{std::string(message)}}},
+        {});
 }
 
 int64_t GraphBuilder::Dim(int64_t dim, int64_t rank) {
@@ -142,7 +142,7 @@ Argument GraphBuilder::ToArgument(const Operand& operand) {
   return IntArg{operand.symbolic ? operand.expr : Int(operand.integer)};
 }
 
-Value GraphBuilder::Pointwise(absl::string_view target,
+Value GraphBuilder::Pointwise(const OperatorName& target,
                               const std::vector<std::pair<const char*, Operand>>& operands, v1::DType dtype) {
   std::vector<ExprId> sizes;
   std::vector<const TensorType*> types;
@@ -216,7 +216,7 @@ Value GraphBuilder::Compare(absl::string_view target, const Operand& a, const Op
 Value GraphBuilder::Full(std::vector<ExprId> sizes, const Operand& value, v1::DType dtype) {
   TensorType type = Dense(dtype, sizes);
   return Node(
-      "aten.full.default",
+      Op::kFull,
       {{"size", IntListArg{std::move(sizes)}}, {"fill_value", ToArgument(value)}, {"dtype", DTypeArg{dtype}}},
       std::move(type));
 }
@@ -238,7 +238,7 @@ Value GraphBuilder::Arange(const Operand& start, const Operand& step, ExprId cou
   } else {
     Fail("a floating point range needs a constant length");
   }
-  return Node("aten.arange.start_step",
+  return Node(Op::kArangeStartStep,
               {{"start", ToArgument(start)},
                {"end", ToArgument(end)},
                {"step", ToArgument(step)},
@@ -268,19 +268,19 @@ Value GraphBuilder::Cat(const std::vector<Value>& parts, int64_t dim) {
     list.values.push_back(part.id());
   }
   TensorType type = Dense(parts[0].dtype(), std::move(sizes));
-  return Node("aten.cat.default", {{"tensors", std::move(list)}, {"dim", IntArg{Int(dim)}}}, std::move(type));
+  return Node(Op::kCat, {{"tensors", std::move(list)}, {"dim", IntArg{Int(dim)}}}, std::move(type));
 }
 
 Value GraphBuilder::Rand(std::vector<ExprId> sizes, v1::DType dtype) {
   TensorType type = Dense(dtype, sizes);
-  return Node("aten.rand.default", {{"size", IntListArg{std::move(sizes)}}, {"dtype", DTypeArg{dtype}}},
+  return Node(Op::kRand, {{"size", IntListArg{std::move(sizes)}}, {"dtype", DTypeArg{dtype}}},
               std::move(type));
 }
 
 Value Where(const Operand& condition, const Operand& a, const Operand& b) {
   if (!condition.tensor.ok()) return Value();
   return condition.tensor.builder().Pointwise(
-      "aten.where.self", {{"condition", condition}, {"self", a}, {"other", b}}, Promote({&a, &b}));
+      Op::kWhereSelf, {{"condition", condition}, {"self", a}, {"other", b}}, Promote({&a, &b}));
 }
 
 Value operator+(const Value& a, const Operand& b) {
@@ -346,15 +346,14 @@ Value Cast(const Value& x, v1::DType dtype) {
   type.dtype = dtype;
   type.strides = ElementwiseStrides(b.exprs(), type.sizes, {&x.type()});
   type.offset = b.Int(0);
-  return b.Node("aten._to_copy.default", {{"self", TensorArg{x.id()}}, {"dtype", DTypeArg{dtype}}},
-                std::move(type));
+  return b.Node(Op::kToCopy, {{"self", TensorArg{x.id()}}, {"dtype", DTypeArg{dtype}}}, std::move(type));
 }
 
 Value ToCompute(const Value& x) { return Cast(x, ComputeDType(x.dtype())); }
 
 Value Sum(const Value& x, std::vector<int64_t> dims, bool keepdim) {
   const bool counts = x.dtype() == v1::BOOL || IsInteger(x.dtype());
-  return Reduce("aten.sum.dim_IntList", x, std::move(dims), keepdim, counts ? v1::I64 : x.dtype());
+  return Reduce(Op::kSumDimIntList, x, std::move(dims), keepdim, counts ? v1::I64 : x.dtype());
 }
 Value Mean(const Value& x, std::vector<int64_t> dims, bool keepdim) {
   if (!x.ok()) return x;
@@ -362,16 +361,16 @@ Value Mean(const Value& x, std::vector<int64_t> dims, bool keepdim) {
   return Sum(x, std::move(dims), keepdim) / Sym{count};
 }
 Value Amax(const Value& x, std::vector<int64_t> dims, bool keepdim) {
-  return Reduce("aten.amax.default", x, std::move(dims), keepdim, x.dtype());
+  return Reduce(Op::kAmax, x, std::move(dims), keepdim, x.dtype());
 }
 Value Amin(const Value& x, std::vector<int64_t> dims, bool keepdim) {
-  return Reduce("aten.amin.default", x, std::move(dims), keepdim, x.dtype());
+  return Reduce(Op::kAmin, x, std::move(dims), keepdim, x.dtype());
 }
 Value Any(const Value& x, std::vector<int64_t> dims, bool keepdim) {
-  return Reduce("aten.any.dims", x, std::move(dims), keepdim, v1::BOOL);
+  return Reduce(Op::kAnyDims, x, std::move(dims), keepdim, v1::BOOL);
 }
 Value All(const Value& x, std::vector<int64_t> dims, bool keepdim) {
-  return Reduce("aten.all.dims", x, std::move(dims), keepdim, v1::BOOL);
+  return Reduce(Op::kAllDims, x, std::move(dims), keepdim, v1::BOOL);
 }
 
 ExprId CountOf(const Value& x, const std::vector<int64_t>& dims) {
@@ -387,7 +386,7 @@ Value View(const Value& x, std::vector<ExprId> sizes) {
   if (!x.ok() || x.sizes() == sizes) return x;
   GraphBuilder& b = x.builder();
   TensorType type = b.Dense(x.dtype(), sizes);
-  return b.Node("aten.view.default", {{"self", TensorArg{x.id()}}, {"size", IntListArg{std::move(sizes)}}},
+  return b.Node(Op::kView, {{"self", TensorArg{x.id()}}, {"size", IntListArg{std::move(sizes)}}},
                 std::move(type));
 }
 
@@ -411,7 +410,7 @@ Value Expand(const Value& x, std::vector<ExprId> sizes) {
     if (x.sizes()[i - added] == sizes[i]) type.strides[i] = x.type().strides[i - added];
   }
   type.sizes = sizes;
-  return b.Node("aten.expand.default", {{"self", TensorArg{x.id()}}, {"size", IntListArg{std::move(sizes)}}},
+  return b.Node(Op::kExpand, {{"self", TensorArg{x.id()}}, {"size", IntListArg{std::move(sizes)}}},
                 std::move(type));
 }
 
@@ -431,7 +430,7 @@ Value Permute(const Value& x, std::vector<int64_t> dims) {
     type.strides[i] = x.type().strides[dim];
   }
   if (x.rank() < 2) return x;
-  return b.Node("aten.permute.default", {{"self", TensorArg{x.id()}}, {"dims", DimList(b.exprs(), dims)}},
+  return b.Node(Op::kPermute, {{"self", TensorArg{x.id()}}, {"dims", DimList(b.exprs(), dims)}},
                 std::move(type));
 }
 
@@ -450,8 +449,7 @@ Value Unsqueeze(const Value& x, int64_t dim) {
   const ExprId stride = dim < x.rank() ? b.exprs().Mul(type.sizes[dim], type.strides[dim]) : b.Int(1);
   type.sizes.insert(type.sizes.begin() + dim, b.Int(1));
   type.strides.insert(type.strides.begin() + dim, stride);
-  return b.Node("aten.unsqueeze.default", {{"self", TensorArg{x.id()}}, {"dim", IntArg{b.Int(dim)}}},
-                std::move(type));
+  return b.Node(Op::kUnsqueeze, {{"self", TensorArg{x.id()}}, {"dim", IntArg{b.Int(dim)}}}, std::move(type));
 }
 
 Value Squeeze(const Value& x, std::vector<int64_t> dims) {
@@ -466,7 +464,7 @@ Value Squeeze(const Value& x, std::vector<int64_t> dims) {
     type.sizes.push_back(x.type().sizes[i]);
     type.strides.push_back(x.type().strides[i]);
   }
-  return b.Node("aten.squeeze.dims", {{"self", TensorArg{x.id()}}, {"dim", DimList(b.exprs(), dims)}},
+  return b.Node(Op::kSqueezeDims, {{"self", TensorArg{x.id()}}, {"dim", DimList(b.exprs(), dims)}},
                 std::move(type));
 }
 
@@ -484,7 +482,7 @@ Value Slice(const Value& x, int64_t dim, ExprId start, ExprId end, int64_t step)
   type.offset = pool.Add(type.offset, pool.Mul(start, type.strides[dim]));
   type.sizes[dim] = pool.CeilDiv(pool.Sub(end, start), pool.Const(step));
   type.strides[dim] = pool.Mul(type.strides[dim], pool.Const(step));
-  return b.Node("aten.slice.Tensor",
+  return b.Node(Op::kSliceTensor,
                 {{"self", TensorArg{x.id()}},
                  {"dim", IntArg{b.Int(dim)}},
                  {"start", IntArg{start}},
@@ -505,7 +503,7 @@ Value Select(const Value& x, int64_t dim, ExprId index) {
   type.offset = b.exprs().Add(type.offset, b.exprs().Mul(index, type.strides[dim]));
   type.sizes.erase(type.sizes.begin() + dim);
   type.strides.erase(type.strides.begin() + dim);
-  return b.Node("aten.select.int",
+  return b.Node(Op::kSelectInt,
                 {{"self", TensorArg{x.id()}}, {"dim", IntArg{b.Int(dim)}}, {"index", IntArg{index}}},
                 std::move(type));
 }
@@ -515,19 +513,19 @@ Value Clone(const Value& x, const TensorType& like) {
   TensorType type = like;
   type.dtype = x.dtype();
   type.offset = x.builder().Int(0);
-  return x.builder().Node("aten.clone.default", {{"self", TensorArg{x.id()}}}, std::move(type));
+  return x.builder().Node(Op::kClone, {{"self", TensorArg{x.id()}}}, std::move(type));
 }
 
 Value Alias(const Value& x) {
   if (!x.ok()) return x;
-  return x.builder().Node("aten.alias.default", {{"self", TensorArg{x.id()}}}, x.type());
+  return x.builder().Node(Op::kAlias, {{"self", TensorArg{x.id()}}}, x.type());
 }
 
 Value Flip(const Value& x, std::vector<int64_t> dims) {
   if (!x.ok() || x.rank() == 0 || dims.empty()) return x;
   GraphBuilder& b = x.builder();
   dims = NormalizedDims(x, std::move(dims));
-  return b.Node("aten.flip.default", {{"self", TensorArg{x.id()}}, {"dims", DimList(b.exprs(), dims)}},
+  return b.Node(Op::kFlip, {{"self", TensorArg{x.id()}}, {"dims", DimList(b.exprs(), dims)}},
                 b.Dense(x.dtype(), x.sizes()));
 }
 
@@ -543,7 +541,7 @@ Value ConstantPad(const Value& x, const std::vector<ExprId>& pad, const Operand&
     ExprId& size = sizes[sizes.size() - 1 - i];
     size = b.exprs().Sum({size, pad[2 * i], pad[2 * i + 1]});
   }
-  return b.Node("aten.constant_pad_nd.default",
+  return b.Node(Op::kConstantPadNd,
                 {{"self", TensorArg{x.id()}}, {"pad", IntListArg{pad}}, {"value", b.ToArgument(value)}},
                 b.Dense(x.dtype(), std::move(sizes)));
 }
@@ -560,13 +558,13 @@ TensorListArg IndexList(const std::vector<Value>& indices) {
 
 Value MatrixProduct(const Value& a, const Value& b) {
   if (!a.ok() || !b.ok() || a.rank() != 2 || b.rank() != 2) return Value();
-  return a.builder().Node("aten.mm.default", {{"self", TensorArg{a.id()}}, {"mat2", TensorArg{b.id()}}},
+  return a.builder().Node(Op::kMm, {{"self", TensorArg{a.id()}}, {"mat2", TensorArg{b.id()}}},
                           a.builder().Dense(a.dtype(), {a.size(0), b.size(1)}));
 }
 
 Value BatchedProduct(const Value& a, const Value& b) {
   if (!a.ok() || !b.ok() || a.rank() != 3 || b.rank() != 3) return Value();
-  return a.builder().Node("aten.bmm.default", {{"self", TensorArg{a.id()}}, {"mat2", TensorArg{b.id()}}},
+  return a.builder().Node(Op::kBmm, {{"self", TensorArg{a.id()}}, {"mat2", TensorArg{b.id()}}},
                           a.builder().Dense(a.dtype(), {a.size(0), a.size(1), b.size(2)}));
 }
 
@@ -599,7 +597,7 @@ Value UnsafeIndex(const Value& x, const std::vector<Value>& indices) {
     if (indexed && adjacent && i == used.front()) sizes.insert(sizes.end(), shape.begin(), shape.end());
     if (!indexed) sizes.push_back(x.sizes()[i]);
   }
-  return b.Node("aten._unsafe_index.Tensor", {{"self", TensorArg{x.id()}}, {"indices", IndexList(indices)}},
+  return b.Node(Op::kUnsafeIndexTensor, {{"self", TensorArg{x.id()}}, {"indices", IndexList(indices)}},
                 b.Dense(x.dtype(), std::move(sizes)));
 }
 
@@ -607,7 +605,7 @@ Value UnsafeIndexPut(const Value& x, const std::vector<Value>& indices, const Va
                      bool accumulate) {
   if (!x.ok() || !values.ok()) return Value();
   GraphBuilder& b = x.builder();
-  return b.Node("aten._unsafe_index_put.default",
+  return b.Node(Op::kUnsafeIndexPut,
                 {{"self", TensorArg{x.id()}},
                  {"indices", IndexList(indices)},
                  {"values", TensorArg{values.id()}},
@@ -618,7 +616,7 @@ Value UnsafeIndexPut(const Value& x, const std::vector<Value>& indices, const Va
 Value Gather(const Value& x, int64_t dim, const Value& index) {
   if (!x.ok() || !index.ok()) return Value();
   GraphBuilder& b = x.builder();
-  return b.Node("aten.gather.default",
+  return b.Node(Op::kGather,
                 {{"self", TensorArg{x.id()}},
                  {"dim", IntArg{b.Int(b.Dim(dim, x.rank()))}},
                  {"index", TensorArg{index.id()}}},

@@ -83,9 +83,9 @@ class GraphBuilder {
 
   Value Use(ValueId id);
   // Any operator with one result of the given type.
-  Value Node(absl::string_view target, Args args, TensorType type);
+  Value Node(const OperatorName& target, Args args, TensorType type);
   // The same with several results; empty after a failure.
-  std::vector<Value> Nodes(absl::string_view target, Args args, std::vector<TensorType> types);
+  std::vector<Value> Nodes(const OperatorName& target, Args args, std::vector<TensorType> types);
   // A type of a computed value: dense, row-major.
   TensorType Dense(v1::DType dtype, std::vector<ExprId> sizes);
   // Device of new values; that of the first tensor used, until set.
@@ -110,7 +110,7 @@ class GraphBuilder {
   void Assert(const Value& holds, absl::string_view message);
 
  private:
-  Value Pointwise(absl::string_view target, const std::vector<std::pair<const char*, Operand>>& operands,
+  Value Pointwise(const OperatorName& target, const std::vector<std::pair<const char*, Operand>>& operands,
                   v1::DType dtype);
   friend Value Where(const Operand& condition, const Operand& a, const Operand& b);
 

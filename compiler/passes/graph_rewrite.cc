@@ -41,58 +41,60 @@ std::optional<double> NumberOf(const Graph& graph, const Argument* argument) {
 }
 
 bool IsViewNode(const GraphNode& node) {
-  static const auto* others = new absl::flat_hash_set<std::string>{"aten.detach.default",
-                                                                   "aten.alias.default",
-                                                                   "aten.t.default",
-                                                                   "aten.transpose.int",
-                                                                   "aten.squeeze.default",
-                                                                   "aten.squeeze.dim",
-                                                                   "aten.split.Tensor",
-                                                                   "aten.split_with_sizes.default",
-                                                                   "aten.unbind.int",
-                                                                   "aten.chunk.default",
-                                                                   "aten._reshape_alias.default",
-                                                                   "aten._unsafe_view.default",
-                                                                   "aten.unsafe_split.Tensor",
-                                                                   "aten.unsafe_split_with_sizes.default",
-                                                                   "aten.unsafe_chunk.default",
-                                                                   "aten._conj.default",
-                                                                   "aten._neg_view.default",
-                                                                   "aten.real.default",
-                                                                   "aten.imag.default",
-                                                                   "aten.conj.default",
-                                                                   "aten.view_as.default",
-                                                                   "aten.swapaxes.default",
-                                                                   "aten.numpy_T.default",
-                                                                   "aten.flatten.using_ints",
-                                                                   "aten.unflatten.int",
-                                                                   "aten.split.sizes",
-                                                                   "aten.tensor_split.sections",
-                                                                   "aten.reshape.default",
-                                                                   "aten.narrow.default",
-                                                                   "aten.unfold.default",
-                                                                   "aten.view_as_real.default",
-                                                                   "aten.view_as_complex.default",
-                                                                   "aten.expand_as.default",
-                                                                   "aten.lift.default",
-                                                                   "aten.lift_fresh.default",
-                                                                   "aten.movedim.int",
-                                                                   "aten.movedim.intlist"};
+  static const auto* others = new absl::flat_hash_set<OperatorName>{Op::kDetach,
+                                                                    Op::kAlias,
+                                                                    Op::kT,
+                                                                    Op::kTransposeInt,
+                                                                    Op::kSqueeze,
+                                                                    Op::kSqueezeDim,
+                                                                    Op::kSplitTensor,
+                                                                    Op::kSplitWithSizes,
+                                                                    Op::kUnbindInt,
+                                                                    Op::kChunk,
+                                                                    Op::kReshapeAlias,
+                                                                    Op::kUnsafeView,
+                                                                    Op::kUnsafeSplitTensor,
+                                                                    Op::kUnsafeSplitWithSizes,
+                                                                    Op::kUnsafeChunk,
+                                                                    Op::kPrivateConj,
+                                                                    Op::kNegView,
+                                                                    Op::kReal,
+                                                                    Op::kImag,
+                                                                    Op::kConj,
+                                                                    Op::kViewAs,
+                                                                    Op::kSwapaxes,
+                                                                    Op::kNumpyT,
+                                                                    Op::kFlattenUsingInts,
+                                                                    Op::kUnflattenInt,
+                                                                    Op::kSplitSizes,
+                                                                    Op::kTensorSplitSections,
+                                                                    Op::kReshape,
+                                                                    Op::kNarrow,
+                                                                    Op::kUnfold,
+                                                                    Op::kViewAsReal,
+                                                                    Op::kViewAsComplex,
+                                                                    Op::kExpandAs,
+                                                                    Op::kLift,
+                                                                    Op::kLiftFresh,
+                                                                    Op::kMovedimInt,
+                                                                    Op::kMovedimIntlist};
   return CoreClassOf(node.target) == CoreClass::kView || others->contains(node.target);
 }
 
 bool IsMutation(const GraphNode& node) {
-  const size_t dot = node.target.rfind('.');
-  return dot != std::string::npos && dot > 0 && node.target[dot - 1] == '_';
+  const absl::string_view name = node.target;
+  const size_t dot = name.rfind('.');
+  return dot != absl::string_view::npos && dot > 0 && name[dot - 1] == '_';
 }
 
 bool IsAssertion(const GraphNode& node) {
   return absl::StartsWith(node.target, "aten._assert_async.") ||
-         absl::StartsWith(node.target, "aten._functional_assert_async.") || node.target == kAssertScalar;
+         absl::StartsWith(node.target, "aten._functional_assert_async.") || node.target == Op::kAssertScalar;
 }
 
 bool BindsSymbol(const GraphNode& node) {
-  return node.target == kSymbolOfItem || node.target == kSymbolOfSize || node.target == kSymbolOfNumber;
+  return node.target == Op::kSymbolOfItem || node.target == Op::kSymbolOfSize ||
+         node.target == Op::kSymbolOfNumber;
 }
 
 bool IsRandom(const GraphNode& node) {

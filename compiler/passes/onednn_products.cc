@@ -27,7 +27,7 @@ class OnednnProducts {
         continue;
       }
       GraphBuilder b(graph_, &nodes, node.origin);
-      const bool biased = node.target == "aten.addmm.default";
+      const bool biased = node.target == Op::kAddmm;
       const ValueId weight = Turned(b, TensorOf(node, "mat2"), before);
       KILN_RETURN_IF_ERROR(b.status());
       const ValueId rows = TensorOf(node, biased ? "mat1" : "self");
@@ -49,8 +49,8 @@ class OnednnProducts {
   bool IsOne(ExprId expr) const { return graph_.exprs.AsConst(expr) == 1; }
 
   bool Fits(const GraphNode& node) const {
-    const bool biased = node.target == "aten.addmm.default";
-    if (!biased && node.target != "aten.mm.default") return false;
+    const bool biased = node.target == Op::kAddmm;
+    if (!biased && node.target != Op::kMm) return false;
     const ValueId left_id = TensorOf(node, biased ? "mat1" : "self"), right_id = TensorOf(node, "mat2");
     if (left_id == kNoValue || right_id == kNoValue) return false;
     const TensorType &left = graph_.type(left_id), &right = graph_.type(right_id),
@@ -93,7 +93,7 @@ class OnednnProducts {
   ValueId Turned(GraphBuilder& b, ValueId matrix, const std::vector<GraphNode>& before) const {
     const int32_t producer = producers_[matrix];
     // Of two dimensions, so it is turned.
-    if (producer >= 0 && before[producer].target == "aten.permute.default" &&
+    if (producer >= 0 && before[producer].target == Op::kPermute &&
         graph_.type(TensorOf(before[producer], "self")).rank() == 2) {
       return TensorOf(before[producer], "self");
     }

@@ -12,7 +12,7 @@
 
 namespace kiln {
 
-inline constexpr char kOnednnProduct[] = "mkldnn._linear_pointwise.default";
+inline constexpr Op kOnednnProduct = Op::kMkldnnLinearPointwise;
 
 absl::Status MultiplyByOnednn(Graph& graph, const Machine& machine);
 

@@ -18,10 +18,9 @@ ValueId Viewed(const GraphNode& node) {
 }
 
 bool ReadsByStorage(const GraphNode& node) {
-  constexpr absl::string_view kReaders[] = {"aten.as_strided.default", "aten.as_strided_copy.default",
-                                            "aten.as_strided_scatter.default", "aten.view.dtype",
-                                            "aten.view_copy.dtype"};
-  return absl::c_linear_search(kReaders, node.target) || IsCustom(node.target);
+  constexpr Op kReaders[] = {Op::kAsStrided, Op::kAsStridedCopy, Op::kAsStridedScatter, Op::kViewDtype,
+                             Op::kViewCopyDtype};
+  return absl::c_linear_search(kReaders, node.target.op()) || IsCustom(node.target);
 }
 
 }  // namespace

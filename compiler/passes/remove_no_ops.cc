@@ -11,14 +11,12 @@ namespace {
 enum class Identity { kNo, kCopy, kAlias };
 
 Identity IdentityOf(const GraphNode& node) {
-  const std::string& target = node.target;
-  for (const char* copy : {"aten.clone.default", "aten._to_copy.default", "aten.lift_fresh_copy.default",
-                           "aten.contiguous.default"}) {
+  const OperatorName& target = node.target;
+  for (const Op copy : {Op::kClone, Op::kToCopy, Op::kLiftFreshCopy, Op::kContiguous}) {
     if (target == copy) return Identity::kCopy;
   }
-  for (const char* alias :
-       {"aten.view.default", "aten.expand.default", "aten.detach.default", "aten.alias.default",
-        "aten.squeeze.dims", "aten.permute.default", "aten.slice.Tensor", "aten.view.dtype"}) {
+  for (const Op alias : {Op::kView, Op::kExpand, Op::kDetach, Op::kAlias, Op::kSqueezeDims, Op::kPermute,
+                         Op::kSliceTensor, Op::kViewDtype}) {
     if (target == alias) return Identity::kAlias;
   }
   return Identity::kNo;
@@ -49,8 +47,8 @@ absl::Status RemoveNoOps(Graph& graph) {
     if (from.dtype != to.dtype || from.device != to.device || !SameLayout(graph.exprs, from, to)) continue;
     if (identity == Identity::kCopy && escaping[result]) continue;
     // Symmetric sizes can make a true permutation or slice look like nothing; only an identity is one.
-    if (node.target == "aten.permute.default" && !IsIdentityPermutation(graph, node)) continue;
-    if (node.target == "aten.slice.Tensor") {
+    if (node.target == Op::kPermute && !IsIdentityPermutation(graph, node)) continue;
+    if (node.target == Op::kSliceTensor) {
       const Argument* start = node.Find("start");
       const auto* first = start == nullptr ? nullptr : std::get_if<IntArg>(start);
       if (first == nullptr || graph.exprs.AsConst(first->value) != 0) continue;

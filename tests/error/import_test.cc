@@ -173,10 +173,10 @@ TEST(Import, BindsSymbolsBehindTheirValues) {
   absl::StatusOr<Graph> graph = ImportGraph(Canonicalize(UnbackedGraph())->bytes, {});
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_EQ(VerifyGraph(*graph), absl::OkStatus());
-  std::vector<std::string> targets;
+  std::vector<OperatorName> targets;
   for (const GraphNode& node : graph->nodes) targets.push_back(node.target);
-  EXPECT_THAT(targets, testing::ElementsAre("aten.nonzero.default", kSymbolOfSize, "aten.sum.default",
-                                            kSymbolOfItem, "aten.arange.default"));
+  EXPECT_THAT(targets, testing::ElementsAre("aten.nonzero.default", Op::kSymbolOfSize, "aten.sum.default",
+                                            Op::kSymbolOfItem, "aten.arange.default"));
 }
 
 // A slice is no library call that could tell: the symbol is what the slice's bounds make.
@@ -192,7 +192,7 @@ TEST(Import, KnowsTheLengthOfASlice) {
   absl::StatusOr<Graph> imported = ImportGraph(Canonicalize(graph)->bytes, {});
   ASSERT_TRUE(imported.ok()) << imported.status();
   const GraphNode& node = imported->nodes[1];
-  EXPECT_EQ(node.target, kSymbolOfNumber);
+  EXPECT_EQ(node.target, Op::kSymbolOfNumber);
   EXPECT_EQ(imported->exprs.AsConst(std::get<IntArg>(*node.Find("number")).value), 40);
 
   start->mutable_value()->set_as_float(0);

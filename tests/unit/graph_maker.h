@@ -59,7 +59,7 @@ inline Argument T(ValueId value) { return TensorArg{value}; }
 // Of the graph's nodes, in their order.
 inline std::vector<std::string> Targets(const Graph& graph) {
   std::vector<std::string> targets;
-  for (const GraphNode& node : graph.nodes) targets.push_back(node.target);
+  for (const GraphNode& node : graph.nodes) targets.emplace_back(node.target.text());
   return targets;
 }
 

@@ -415,8 +415,7 @@ struct Products : Maker {
     const absl::Status valid = VerifyGraph(graph);
     EXPECT_TRUE(valid.ok()) << valid;
     std::string line;
-    for (const GraphNode& node : graph.nodes)
-      line += node.target.substr(5, node.target.find('.', 5) - 5) + " ";
+    for (const std::string& target : Targets(graph)) line += target.substr(5, target.find('.', 5) - 5) + " ";
     return line;
   }
   int64_t Columns(size_t output) {
