@@ -7,14 +7,17 @@ import os
 import re
 import sys
 
-FOLDERS = ("passes", "lower", "schedule", "codegen", "artifact")
+FOLDERS = ("artifact", "codegen", "graph", "ir", "lower", "passes", "schedule")
 
 # A definition, or a number in a comparison, by what is on its line.
-BYTES = re.compile(r"\b\d+\}?u? << (?:1\d|2\d|3\d)\b")
+BYTES = re.compile(r"\b\d+\}?u? << (?:1\d|2\d|3\d)\b|\* 1'?024\b")
+LITERAL = re.compile(r"(?<![\w.'])(0x[0-9a-fA-F']+|\d[\d']*)(?![\w.'])")
+PAGE = 4096  # a power of two from here on may be a cache's size
 COUNTS = re.compile(r"(?<![\w.'])(?:108|114|132|142|144|148|160|216|264|296)(?![\w.'])")
 RATES = re.compile(r"constexpr .*= \d[\d'.e]*;\s*//.*\b(?:cache|memory|bandwidth|nanoseconds?|a "
                    r"second|[µmn]s|library|cuDNN|oneDNN"
                    r"|MKL)\b")
+PROCESSORS = re.compile(r"\bk\w*(?:Sms|Multiprocessors|Processors|Cores)\w* = \d")
 LARGE = re.compile(r"constexpr (?:double|int64_t) k\w*(?:Operations|Multiplications|Nanoseconds|Bandwidth|Rate)\w* =")
 
 # "file: name", and what it is instead.
@@ -24,15 +27,25 @@ OTHER = {
     "codegen/reduce_emitter.cc: kMany": "a count of additions",
     "codegen/skinny_shape.cc: kUnitsMax": "blocks of a launch",
     "codegen/skinny_shape.h: kLaidBytesMax": "static shared memory that PTX allows",
+    "graph/caller_notes.h: kNotesBytesMax": "a limit of requests",
+    "graph/channels_last.cc: kWindowMax": "points of a window",
+    "graph/dtype_range.cc: u << ": "integers that a float keeps",
+    "graph/expr.cc: kTotalArgsMax": "a limit of expressions",
+    "ir/half.cc: (bits >> 16)": "a sign's bit",
+    "ir/half.cc: (112u << 23)": "an exponent's bias",
+    "lower/index.cc: kManyBoundaries": "pieces of a cat",
     "lower/lowering.cc: kManyUses": "a count of uses",
+    "lower/realise.cc: kLargeDomain": "numerics: how a large sum is split, the same on each machine",
     "lower/random.cc: 1 << 24": "steps of a uniform F32",
     "passes/decompose_normalization.cc: kWideElementsMax": "numerics: which sums are F64",
     "passes/decompose_random.cc: 1 << 11": "steps of a uniform F16",
     "schedule/column_threads.cc: kColumnsMin": "a sector, which all GPUs of NVIDIA move",
     "schedule/group_launches.cc: kHeldBytesMax": "of a program's memory",
+    "schedule/kernel_facts.cc: kExpandedNodesMax": "a limit of expressions",
     "schedule/prefetch.cc: kBytesAheadMax": "what a kernel may bring, far beyond what any rule chooses",
     "schedule/row_cache.cc: kCachedBytesMax": "of a thread's stack",
     "schedule/thread_walk.h: kLoopMax": "numbers that 32 bits keep",
+    "schedule/thread_walk.h: kUsualRow": "a guess at a symbol",
 }
 
 
@@ -45,9 +58,15 @@ def sources(root):
                 yield f"{folder}/{name}", os.path.join(directory, name)
 
 
+def is_size(literal):
+    value = int(literal.replace("'", ""), 0)
+    return value >= PAGE and value & (value - 1) == 0
+
+
 def suspicious(line):
     code = line.split("//")[0]
-    return bool(BYTES.search(code) or COUNTS.search(code) or LARGE.search(code) or RATES.search(line))
+    return bool(BYTES.search(code) or COUNTS.search(code) or PROCESSORS.search(code) or LARGE.search(code)
+                or RATES.search(line) or any(is_size(found) for found in LITERAL.findall(code)))
 
 
 def faults(root, other):

@@ -9,7 +9,7 @@
 namespace kiln {
 namespace {
 
-constexpr double kDearestFactor = 8;
+constexpr double kKeepFactorMax = 8;
 
 std::string CompileKeyOf(const EntryId& id) { return id.key.substr(0, kDigestBytes); }
 
@@ -99,7 +99,7 @@ void EvictionPlan::Rate() {
   const double median = Median(std::move(known));
   for (size_t r = 0; r < roots_.size(); ++r) {
     if (costs[r] == 0) continue;
-    roots_[r].keep_factor = std::clamp(costs[r] / median, 1 / kDearestFactor, kDearestFactor);
+    roots_[r].keep_factor = std::clamp(costs[r] / median, 1 / kKeepFactorMax, kKeepFactorMax);
   }
 }
 

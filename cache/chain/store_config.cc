@@ -134,7 +134,7 @@ absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnviron
   }
   StoreEnvironment env = environment;
   if (!env.now_unix_seconds) {
-    // The wall's as it was when the store was opened: were it set under way, what is in use would be old.
+    // The wall's as it was when the store was opened: were it set meanwhile, what is in use would be old.
     env.now_unix_seconds = [opened = absl::ToUnixSeconds(absl::Now()), then = MonotonicNow()] {
       return opened + std::chrono::duration_cast<std::chrono::seconds>(MonotonicNow() - then).count();
     };

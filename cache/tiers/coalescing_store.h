@@ -1,5 +1,5 @@
 // Concurrent Gets of one key share one read of the store below. A write of a key detaches the reads
-// under way: a Get that starts after it reads anew. Thread-safe.
+// in flight: a Get that starts after it reads anew. Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -13,8 +13,6 @@
 namespace kiln {
 namespace {
 
-// From here on, measured with F32; of BF16 softmax gains, layer norm loses.
-constexpr int64_t kLongRow = 16384;
 constexpr unsigned kLanesOfLongRow = 4;
 constexpr unsigned kWarpsOfBlock = 8;
 constexpr unsigned kWarpsOfStrip = 4;        // with eight there are too few registers for a strip's sums
@@ -160,7 +158,7 @@ void ChooseRowThreads(const KernelFacts& facts, const Machine& machine, v1::Thre
   const bool read_again = !rows->has_softmax() && Passes(facts) > 1;
   const bool of_words = lanes <= kLanesOfLongRow;
   int64_t most =
-      few || (read_again && of_words && vectors * lanes >= kLongRow) ? kBlockThreadsMax : kBlockThreads;
+      few || (read_again && of_words && vectors * lanes >= cost::LongRow(machine)) ? kBlockThreadsMax : kBlockThreads;
   while (read_again && most < kBlockThreadsMax && vectors > most * kKeptTurns) most *= 2;
   const int64_t turns = few ? 1 : kTurns;
   const auto wanted = static_cast<uint64_t>((vectors + turns - 1) / turns);

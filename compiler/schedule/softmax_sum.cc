@@ -7,11 +7,10 @@
 
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/schedule/thread_walk.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
-
-constexpr int64_t kRowMin = 16384;
 
 bool IsReduceOfF32(const KernelFacts& facts, uint32_t id, v1::ReduceKind kind) {
   return facts.IsReduction(id, kind) && facts.op(id).dtype() == v1::F32;
@@ -77,12 +76,12 @@ std::optional<v1::SoftmaxSum> SoftmaxSumOf(const KernelFacts& facts) {
 
 }  // namespace
 
-void ChooseSoftmaxSum(const KernelFacts& facts, const Machine&, v1::ThreadSchedule* schedule) {
+void ChooseSoftmaxSum(const KernelFacts& facts, const Machine& machine, v1::ThreadSchedule* schedule) {
   if (!schedule->has_rows()) return;
   const std::optional<v1::SoftmaxSum> found = SoftmaxSumOf(facts);
   if (!found) return;
   const v1::Stage& loop = *facts.StageOf(found->maximum()).stage;
-  if (facts.ConstantExpr(loop.inner(0)).value_or(0) < kRowMin) return;
+  if (facts.ConstantExpr(loop.inner(0)).value_or(0) < cost::LongRow(machine)) return;
   *schedule->mutable_rows()->mutable_softmax() = *found;
 }
 

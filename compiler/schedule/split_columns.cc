@@ -20,7 +20,6 @@ constexpr int64_t kBlockRowsMax = 64;
 constexpr int64_t kBlocksMin = 4;
 constexpr int64_t kStripRowsMin = 8;  // of strips on a GPU, whose sums a block keeps in registers
 constexpr int64_t kStripColumnsMin = 128;
-constexpr int64_t kStripColumnsMax = 8192;
 constexpr int64_t kStripColumnsUnit = 8;  // 16 bytes of the narrowest elements that are summed
 
 using LeafMap = absl::flat_hash_map<ExprId, ExprId>;
@@ -224,7 +223,7 @@ class Splitter {
     const int64_t strips = cost::StripsOfGpu(context_.machine());
     plan.rows = std::max((rows + strips - 1) / strips, kStripRowsMin);
     plan.strips = (rows + plan.rows - 1) / plan.rows;
-    if (plan.columns < kStripColumnsMin || plan.columns > kStripColumnsMax ||
+    if (plan.columns < kStripColumnsMin || plan.columns > cost::StripColumnsMax(context_.machine()) ||
         plan.columns % kStripColumnsUnit != 0 || 2 * plan.strips < strips) {
       return std::nullopt;
     }

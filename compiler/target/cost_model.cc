@@ -178,6 +178,10 @@ int64_t TilePointsMin(const Machine& machine) { return ManyPoints(machine) / 4; 
 
 int64_t LargeTilePoints(const Machine& machine) { return ManyPoints(machine) * 2; }
 
+int64_t LongRow(const Machine&) { return 16'384; }
+
+int64_t StripColumnsMax(const Machine&) { return 8'192; }
+
 int64_t LargeTileBytesMax(const Machine& machine) { return machine.gpu.shared_bytes_of_block / 2; }
 
 int64_t MeasuredBytesMin(const Machine& machine) {

@@ -106,6 +106,10 @@ int64_t FewPoints(const Machine& machine);          // of so few each is done as
 int64_t TilePointsMin(const Machine& machine);      // fewer leave the GPU empty
 int64_t LargeTilePoints(const Machine& machine);    // from here on blocks are enough for large tiles
 int64_t LargeTileBytesMax(const Machine& machine);  // so that a multiprocessor holds many blocks
+// Elements of a row that a whole block walks, in F32; of BF16 softmax gains from here on, layer norm loses.
+int64_t LongRow(const Machine& machine);
+// Columns that a block's registers keep the sums of, strip by strip.
+int64_t StripColumnsMax(const Machine& machine);
 // Bytes that a kernel moves at least for its schedules to be worth measuring: what takes less waits for its
 // launch.
 int64_t MeasuredBytesMin(const Machine& machine);

@@ -1,7 +1,7 @@
 // Closed-loop load on one method, in bytes that it does not read:
 //   service_load calls --socket PATH --method NAME --request FILE [--connections N] [--outstanding N] …
 //     --request-list FILE: of messages, each with its length before it (four bytes), in turn; --calls N: so
-//     many; --retries N: a call that fails is made again, at most so often, once its connection stands
+//     many; --retries N: a call that fails is tried again, at most so often, once its connection stands
 //   service_load wait  --socket PATH --method NAME --request FILE … [--connections N] [--outstanding N]
 // `calls`: each connection has `outstanding` calls at a time, the next as soon as one is answered. Prints one
 // line of JSON: calls a second, bytes a second, quantiles of the time from a call's start to its status.

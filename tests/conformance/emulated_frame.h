@@ -1,5 +1,5 @@
 // What a test and aarch64_runner say to each other, by the latter's standard input and output. Both sides are
-// little endian, with structures laid out alike.
+// little endian, with structures of one layout.
 //
 //   a request: EmulatedRequest, then `symbols` numbers of 64 bits, `pieces` EmulatedPieces, `buffers`
 //   EmulatedBuffers, the image, the buffers' bytes

@@ -83,7 +83,7 @@ TEST_F(SlowSync, WhatItsCallerLeftIsKept) {
   ASSERT_TRUE(Get("kernels 2\nname mine").ok());
   EXPECT_EQ(daemon_->Stats().compiles(), 2u);
   EXPECT_EQ(daemon_->Lookup("kernels 2\nname mine").kind_case(), v1::LookupReply::kInFlight)
-      << "its sync is under way";
+      << "its sync runs";
   SetSlow(false);
   // A caller of the same store who is told that his own is durable: what was written before his is as well.
   EXPECT_TRUE(daemon_->Compile("name behind").durable);

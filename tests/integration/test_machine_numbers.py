@@ -33,6 +33,11 @@ def copy(tmp_path):
     "constexpr double kMultiplicationsMin = 2e9;",
     "constexpr int64_t kFast = 13;  // oneDNN is faster from here on",
     "  if (bytes > 8 << 20) return true;",
+    "constexpr int64_t kCacheBytes = 1048576;",
+    "constexpr int64_t kCacheBytes = 512 * 1024;",
+    "  if (bytes > 33'554'432) return true;",
+    "constexpr int64_t kShared = 0x100000;",
+    "constexpr int64_t kSms = 80;",
 ])
 def test_one_is_named(copy, line):
     path = copy / "compiler" / "schedule" / "fuse.cc"

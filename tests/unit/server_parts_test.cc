@@ -935,7 +935,7 @@ TEST_F(Scratch, AVariantWithoutItsObjectsIsNoHit) {
   EXPECT_EQ(keys.Load("", whole->compile_key)->variants.size(), 1u);
 }
 
-// What waits goes last; outdated it is passed over, unless the key is refused by now. One that is made again
+// What waits goes last; outdated it is passed over, unless the key is refused by now. One that is made anew
 // is what there is.
 TEST_F(Scratch, AVariantThatWaitsIsServedWhileNoOtherCanBe) {
   struct : public WaitingPrograms {
