@@ -157,8 +157,9 @@ void ChooseRowThreads(const KernelFacts& facts, const Machine& machine, v1::Thre
   const bool few = PointsEstimate(facts, cost::ManyPoints(machine)) <= cost::FewPoints(machine);
   const bool read_again = !rows->has_softmax() && Passes(facts) > 1;
   const bool of_words = lanes <= kLanesOfLongRow;
-  int64_t most =
-      few || (read_again && of_words && vectors * lanes >= cost::LongRow(machine)) ? kBlockThreadsMax : kBlockThreads;
+  int64_t most = few || (read_again && of_words && vectors * lanes >= cost::LongRow(machine))
+                     ? kBlockThreadsMax
+                     : kBlockThreads;
   while (read_again && most < kBlockThreadsMax && vectors > most * kKeptTurns) most *= 2;
   const int64_t turns = few ? 1 : kTurns;
   const auto wanted = static_cast<uint64_t>((vectors + turns - 1) / turns);

@@ -159,7 +159,8 @@ def print_overload(row):
               f"{row['shares'][name]:.2f} | {said('shares')} |")
     if "without" in row:
         print(f"| clients without a program at the end | {row['without']:,} | |")
-    print(f"| a compile takes at most three times as long as before, after | {row['recovery']:.1f} s | {said('recovery')} |")
+    print(f"| a compile takes at most three times as long as before, after | {row['recovery']:.1f} s "
+          f"| {said('recovery')} |")
     print(f"| wrong answers, calls that failed otherwise | {row['wrong']}, {row['failed']} | {said('right')} |",
           flush=True)
 

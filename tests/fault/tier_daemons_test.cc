@@ -204,15 +204,15 @@ class TierClaimsOfDaemons : public TierDaemons {
       daemons_.push_back(std::make_unique<TestDaemon>(Config(key, others)));
     }
   }
-  // All at once, spread over the daemons, and all are served. What they are served: each manifest's bytes, once.
+  // All at once, spread over the daemons, and all are served. What they are served: each manifest's bytes,
+  // once.
   std::set<std::string> AskAll(const std::string& script) {
     const size_t callers_count = static_cast<size_t>(Count(300, 1000));
     std::vector<CompileResult> results(callers_count);
     std::vector<std::thread> callers;
     for (size_t i = 0; i < callers_count; ++i) {
-      callers.emplace_back([&, i] {
-        results[i] = daemons_[i % daemons_.size()]->Compile(script, {}, absl::Seconds(120));
-      });
+      callers.emplace_back(
+          [&, i] { results[i] = daemons_[i % daemons_.size()]->Compile(script, {}, absl::Seconds(120)); });
     }
     for (std::thread& caller : callers) caller.join();
     std::set<std::string> manifests;
