@@ -5,9 +5,10 @@ namespace kiln {
 std::optional<GangDecision::Question> GangPutBack::Next() {
   GangDecision::Question question;
   if (!seen_.has_value()) return question;
-  if (!status_.ok() || !IsEmpty(written_)) return std::nullopt;
+  if (!status_.ok() || writes_ == kPutBackWritesMax) return std::nullopt;
   v1::GangVerdict held = table_->Held(name_);
   if (IsEmpty(held) || Compare(held, there_) != GangAgreement::kSecondIsEarlier) return std::nullopt;
+  ++writes_;
   written_ = held;
   question.wanted = std::move(held);
   question.seen = *seen_;

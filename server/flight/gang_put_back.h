@@ -1,8 +1,9 @@
 // How what a daemon holds of one gang gets back into a tier that has lost it, step by step, as a decision
 // does (gang_decision.h): the tier was flushed, or a server that lags has become its master. What stands
-// there by now is taken where it is later, and never overwritten where it says something else.
+// there by now is taken where it is later, and never overwritten where it says something else. Where another
+// daemon has put back less meanwhile, the rest is written behind it.
 //
-// Threads: one at a time; the table is everybody's. Limits: two questions.
+// Threads: one at a time; the table is everybody's. Limits: a read and kPutBackWritesMax writes.
 #pragma once
 
 #include <optional>
@@ -16,6 +17,8 @@
 
 namespace kiln {
 
+inline constexpr int kPutBackWritesMax = 4;
+
 class GangPutBack {
  public:
   // The table outlives it.
@@ -28,7 +31,7 @@ class GangPutBack {
 
   // ABORTED: the tier has another verdict than this daemon, whose members are told nothing from now on.
   const absl::Status& status() const { return status_; }
-  // What was written; its programs may have gone with it. Empty: nothing was.
+  // What was last to be written; its programs may have gone with it. Empty: nothing was.
   const v1::GangVerdict& written() const { return written_; }
 
  private:
@@ -37,6 +40,7 @@ class GangPutBack {
   std::optional<std::string> seen_;
   v1::GangVerdict there_;
   v1::GangVerdict written_;
+  int writes_ = 0;
   absl::Status status_;
 };
 

@@ -81,5 +81,22 @@ TEST_F(GangKeeperTest, WhatTheTierHasLostIsPutBack) {
   EXPECT_TRUE(put_back.status().ok());
 }
 
+// Another daemon was first, and holds less.
+TEST_F(GangKeeperTest, WhatAnotherPutsBackMeanwhileIsCompleted) {
+  ASSERT_TRUE(table_.Adopt(name_, ListOf({"a", "b"})).ok());
+  GangPutBack put_back(&table_, name_);
+  ASSERT_TRUE(put_back.Next().has_value());
+  put_back.Told("", v1::GangVerdict());
+  for (int writes = 0; writes < kPutBackWritesMax; ++writes) {
+    const std::optional<GangDecision::Question> question = put_back.Next();
+    ASSERT_TRUE(question.has_value()) << writes;
+    EXPECT_EQ(question->seen, writes == 0 ? "" : "less");
+    EXPECT_EQ(question->wanted->variants_size(), 2);
+    put_back.Told("less", ListOf({"a"}));
+  }
+  EXPECT_FALSE(put_back.Next().has_value());  // until the next time
+  EXPECT_TRUE(put_back.status().ok());
+}
+
 }  // namespace
 }  // namespace kiln
