@@ -13,7 +13,7 @@ EVICTING_P99_MAX, EVICTING_SECONDS_MAX, EVICTING_DISK_MAX = 2, 120, 1.1
 
 
 def _of_calls(row):
-    """Hits and misses: a miss is no dearer."""
+    """Hits and misses: a miss costs no more than a hit."""
     found = {"rate": row["rate"]["ratio"]["median"] >= RATE_MIN, "p50": row["p50"]["ratio"]["median"] <= P50_MAX}
     if row["connections"] == P99_CONNECTIONS:
         found["p99"] = row["p99"]["ratio"]["median"] <= P99_MAX
