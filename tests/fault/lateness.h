@@ -3,9 +3,9 @@
 // Threads: the owner's alone; a thread of its own naps.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -13,15 +13,15 @@
 
 namespace kiln {
 
-class WorstLateness {
+class Lateness {
  public:
-  WorstLateness() : thread_([this] { Run(); }) {}
-  ~WorstLateness() { End(absl::ZeroDuration()); }
-  // So far, `at_most` at most. Ends it.
-  absl::Duration End(absl::Duration at_most) {
+  Lateness() : thread_([this] { Run(); }) {}
+  ~Lateness() { End(); }
+  // Of each nap, in no order. Ends it.
+  const std::vector<absl::Duration>& End() {
     ended_ = true;
     if (thread_.joinable()) thread_.join();
-    return std::min(worst_, at_most);
+    return times_;
   }
 
  private:
@@ -30,12 +30,12 @@ class WorstLateness {
     while (!ended_) {
       const MonotonicTime begin = MonotonicNow();
       absl::SleepFor(kNap);
-      worst_ = std::max(worst_, absl::FromChrono(MonotonicNow() - begin) - kNap);
+      times_.push_back(absl::FromChrono(MonotonicNow() - begin) - kNap);
     }
   }
   std::atomic<bool> ended_{false};
-  absl::Duration worst_ = absl::ZeroDuration();  // the thread's until it is joined
-  std::thread thread_;                           // last: it uses all of the above
+  std::vector<absl::Duration> times_;  // the thread's until it is joined
+  std::thread thread_;                 // last: it uses all of the above
 };
 
 }  // namespace kiln

@@ -17,11 +17,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "cache/shared/shared_tier.h"
 #include "compiler/support/monotonic_time.h"
 #include "gtest/gtest.h"
+#include "tests/fault/lateness.h"
 #include "tests/fault/process_facts.h"
 #include "tests/fault/redis_sentinels.h"
 #include "tests/fault/tier_artifacts.h"
@@ -112,30 +112,10 @@ absl::Duration Percentile(std::vector<absl::Duration> times, int percent) {
   return times[std::min(times.size() - 1, times.size() * static_cast<size_t>(percent) / 100)];
 }
 
-// How much later than it asked a thread goes on, on this machine and now: that is nobody's fault here.
-class Lateness {
- public:
-  Lateness() : thread_([this] { Run(); }) {}
-  // At the 99th percentile, or at most where `samples` are so few that theirs is the worst. Ends it.
-  absl::Duration P99(size_t samples) {
-    ended_.Notify();
-    thread_.join();
-    return Percentile(times_, samples < 100 ? 100 : 99);
-  }
-
- private:
-  void Run() {
-    constexpr absl::Duration kNap = absl::Milliseconds(5);
-    while (!ended_.HasBeenNotified()) {
-      const MonotonicTime begin = MonotonicNow();
-      absl::SleepFor(kNap);
-      times_.push_back(absl::FromChrono(MonotonicNow() - begin) - kNap);
-    }
-  }
-  absl::Notification ended_;
-  std::vector<absl::Duration> times_;
-  std::thread thread_;
-};
+// At the 99th percentile, or at most where `samples` are so few that theirs is the worst. Ends the measure.
+absl::Duration LateAtP99(Lateness& lateness, size_t samples) {
+  return Percentile(lateness.End(), samples < 100 ? 100 : 99);
+}
 
 class TierInTrouble : public TierDaemons, public testing::WithParamInterface<Trouble> {
  protected:
@@ -320,7 +300,7 @@ TEST_P(TierInTrouble, ALookUpCostsItsLimitAtMostAndIsNeverWrong) {
     times = AskOnAndOn(
         *tier, [&](int number) { return LookUp(*tier, number); }, IsWritten,
         [&](int number) { Write(*tier, number); });
-    late = lateness.P99(times.asked.size());
+    late = LateAtP99(lateness, times.asked.size());
     // A fail-over is one, and over by the second.
     if (tries == 0 || trouble() != Trouble::kFailingOver) ExpectTrouble(trouble(), times, tier->status());
     EXPECT_EQ(times.wrong, 0);
@@ -362,7 +342,7 @@ Misses CompileOnAndOn(TestDaemon& with, TestDaemon& without, int programs, const
     };
     EXPECT_EQ(time(with, &misses.with), time(without, &misses.without)) << script;
   }
-  misses.late = lateness.P99(misses.with.size());
+  misses.late = LateAtP99(lateness, misses.with.size());
   std::cout << name << ": a miss takes " << misses.gain(50) << " more at the median, " << misses.gain(99)
             << " at p99 of " << programs << "; this machine is late by " << misses.late << " at p99\n";
   return misses;
