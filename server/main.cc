@@ -376,8 +376,7 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
     add(std::make_unique<ReflectionService<OldReflection>>(gate, silence.get(), &stats));
     return made;
   };
-  KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), services_of));
-  listening = server.get();
+  // Before the first call is served: an address that cannot be had ends kilnd while nobody relies on it.
   std::unique_ptr<PrometheusListener> metrics;
   if (!config.metrics().address().empty()) {
     KILN_ASSIGN_OR_RETURN(metrics, PrometheusListener::Start(config.metrics().address(), [&] {
@@ -386,6 +385,8 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
                           }));
     spdlog::info("metrics at http://{}/metrics", metrics->address());
   }
+  KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), services_of));
+  listening = server.get();
   spdlog::info("kilnd {} serves {} with {} workers of compiler {}", KILN_VERSION, server->address(),
                pool->size(), pool->hello().compiler_fingerprint());
 

@@ -143,13 +143,13 @@ struct Buffer {
 PyObject* Build(PyObject*, PyObject* arguments) {
   Buffer graph_bytes, facts, notes, digest;
   PyObject* hints = nullptr;
-  int mode = 0, fallback_random = 0, traced_strides = 0, deterministic = 0, without_tf32 = 0, onednn = 0;
+  int mode = 0, fallback_random = 0, deterministic = 0, without_tf32 = 0, onednn = 0;
   long long multiprocessors = 0;
   const char *precision = nullptr, *torch_version = nullptr, *gpu_architecture = nullptr;
-  if (!PyArg_ParseTuple(arguments, "y#y#y#O!ipppsppsy#sL", &graph_bytes.data, &graph_bytes.size, &facts.data,
+  if (!PyArg_ParseTuple(arguments, "y#y#y#O!ippsppsy#sL", &graph_bytes.data, &graph_bytes.size, &facts.data,
                         &facts.size, &notes.data, &notes.size, &PyList_Type, &hints, &mode, &fallback_random,
-                        &traced_strides, &deterministic, &precision, &without_tf32, &onednn, &torch_version,
-                        &digest.data, &digest.size, &gpu_architecture, &multiprocessors)) {
+                        &deterministic, &precision, &without_tf32, &onednn, &torch_version, &digest.data,
+                        &digest.size, &gpu_architecture, &multiprocessors)) {
     return nullptr;
   }
   v1::Hints given;
@@ -170,7 +170,6 @@ PyObject* Build(PyObject*, PyObject* arguments) {
   v1::Options options;
   options.set_mode(static_cast<v1::Mode>(mode));
   options.set_fallback_random(fallback_random);
-  options.set_traced_strides(traced_strides);
   v1::Numerics numerics;
   numerics.set_deterministic(deterministic);
   numerics.set_float32_matmul_precision(precision);

@@ -121,9 +121,8 @@ absl::StatusOr<ExprProgram> ExprProgram::Load(const v1::Program& program) {
         return absl::InvalidArgumentError("a call sets an unknown symbol");
       symbol_stage[bind.symbol()] = i + 1;
     }
-    const bool let = step.kind_case() == v1::Step::kLet;
-    if (!let && step.kind_case() != v1::Step::kHostScalar) continue;
-    const uint32_t symbol = let ? step.let().symbol() : step.host_scalar().symbol();
+    if (step.kind_case() != v1::Step::kLet) continue;
+    const uint32_t symbol = step.let().symbol();
     if (symbol >= symbol_stage.size()) return absl::InvalidArgumentError("a step sets an unknown symbol");
     symbol_stage[symbol] = i + 1;
   }

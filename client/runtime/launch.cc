@@ -12,8 +12,6 @@ namespace {
 // A range of less than this many bytes of operands is not worth a second thread.
 constexpr int64_t kBytesPerRange = 64 << 10;
 
-constexpr KilnHost kKernelHost = {sizeof(KilnHost), 0};
-
 absl::Status KernelError(const KilnStatus& status) {
   if (status.code == KILN_INTEGER_DIVISION_BY_ZERO) return absl::FailedPreconditionError("ZeroDivisionError");
   if (status.code == KILN_INDEX_OUT_OF_RANGE) {
@@ -61,7 +59,6 @@ absl::StatusOr<uint64_t> RunLaunch(const KernelRunner& kernel, absl::Span<Launch
   for (LaunchMember& member : members) {
     member.args.struct_size = sizeof(KilnArgs);
     member.args.status = &status;
-    member.args.host = &kKernelHost;
     units += std::max<int64_t>(member.units, 0);
   }
   if (units == 0) return 0;

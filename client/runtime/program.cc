@@ -139,13 +139,6 @@ class Frame {
           KILN_RETURN_IF_ERROR(Fill(step.a, seeds));
           break;
         }
-        case v1::Step::kDeviceCopy: {
-          KILN_ASSIGN_OR_RETURN(Tensor to, Get(step.a));
-          KILN_ASSIGN_OR_RETURN(Tensor from, Get(step.b));
-          KILN_RETURN_IF_ERROR(Fence());
-          KILN_RETURN_IF_ERROR(host_.Copy(to, from));
-          break;
-        }
         default: return absl::InternalError("unknown step");
       }
       if (recorded) KILN_RETURN_IF_ERROR(order_->End());
@@ -475,7 +468,7 @@ class Frame {
 
   static bool Records(v1::Step::KindCase kind) {
     return kind == v1::Step::kLaunch || kind == v1::Step::kLaunchGroup || kind == v1::Step::kCall ||
-           kind == v1::Step::kSeeds || kind == v1::Step::kDeviceCopy;
+           kind == v1::Step::kSeeds;
   }
 
   // The memory of a step as far as it is known before it runs.

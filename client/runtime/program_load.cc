@@ -195,12 +195,6 @@ class ProgramLoader {
           step.b = from.let().item();
         }
         break;
-      case v1::Step::kHostScalar:
-        KILN_RETURN_IF_ERROR(Use(from.host_scalar().buffer()));
-        step.kind = v1::Step::kLet;
-        step.a = from.host_scalar().symbol();
-        step.b = from.host_scalar().buffer();
-        break;
       case v1::Step::kCheck: {
         KILN_ASSIGN_OR_RETURN(step.dim, to_.exprs_.ResolveExpr(from.check().condition()));
         step.message = from.check().message();
@@ -240,12 +234,6 @@ class ProgramLoader {
         step.a = from.seeds().buffer();
         step.b = from.seeds().count();
         KILN_RETURN_IF_ERROR(Define(step.a));
-        break;
-      case v1::Step::kDeviceCopy:
-        step.a = from.device_copy().to();
-        step.b = from.device_copy().from();
-        KILN_RETURN_IF_ERROR(Use(step.a));
-        KILN_RETURN_IF_ERROR(Use(step.b));
         break;
       case v1::Step::kLaunch:
         step.index = to_.launches_.size();

@@ -63,7 +63,6 @@ class Builder {
     for (size_t i = 0; i < graph_.inputs.size(); ++i) {
       const GraphInput& input = graph_.inputs[i];
       v1::ProgramInput* out = program_.add_inputs();
-      out->set_aligned16(input.fact.aligned16());
       if (input.sym_int) {
         *out->mutable_sym_int() = exprs_.WriteInt(*input.sym_int);
         continue;

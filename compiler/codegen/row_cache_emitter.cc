@@ -39,7 +39,7 @@ LaneValue RowCacheEmitter::Read(uint32_t id) {
   return {Times(nullptr), true};
 }
 
-LaneValue RowCacheEmitter::AboutGuess(uint32_t id, const v1::LoopOp& op) {
+LaneValue RowCacheEmitter::AboutEstimate(uint32_t id, const v1::LoopOp& op) {
   if (scale_ == nullptr) return {};
   const LoopOpcode opcode = k_.facts.opcode(id);
   if (opcode == LoopOpcode::kSoftmaxExp && rows_.cache().writer() == id) {

@@ -2,8 +2,8 @@
 // is divided by it. The first stage keeps them on the stack, which for rows of this size is the second-level
 // cache; the other one reads them there, not the row, whose exponentials would cost more than memory does.
 //
-// Exponentials that were made about a row's guess (shifted_reduction_emitter.h) are kept so, and scaled when
-// they are read.
+// Exponentials that were made about a row's estimate (shifted_reduction_emitter.h) are kept so, and scaled
+// when they are read.
 //
 // Ownership: borrows the kernel's context and the loop state. Threads: one. Errors: none. Without a cache in
 // the schedule it keeps nothing.
@@ -26,9 +26,9 @@ class RowCacheEmitter {
   bool Skips(uint32_t id) const { return skipped_[id]; }
   // The op's value where it was kept, else none.
   LaneValue Read(uint32_t id);
-  // Of ops whose kept operand or result is about the row's guess: the writer's exponential, and products with
-  // the inverse of the exponentials' sum. Else none.
-  LaneValue AboutGuess(uint32_t id, const v1::LoopOp& op);
+  // Of ops whose kept operand or result is about the row's estimate: the writer's exponential, and products
+  // with the inverse of the exponentials' sum. Else none.
+  LaneValue AboutEstimate(uint32_t id, const v1::LoopOp& op);
   // After the op was emitted.
   void Keep(uint32_t id);
 

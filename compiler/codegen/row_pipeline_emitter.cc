@@ -151,7 +151,7 @@ std::vector<RowPipelineEmitter::RowOfGroup> RowPipelineEmitter::BeginRowsOfGroup
     rows[k].number = b_.CreateNSWAdd(number, b_.I64(static_cast<int64_t>(k)));
     at_.variables = {b_.CreateNSWAdd(begin, rows[k].number)};
     PassStages(before_);
-    if (shifted_.exists()) rows[k].origin = shifted_.Guess();
+    if (shifted_.exists()) rows[k].origin = shifted_.Estimate();
     InitPass(first, stages_.Unroll(*first.stage));
     rows[k].values = at_.values;
     reductions_.Swap(&rows[k].accumulators);
@@ -250,7 +250,7 @@ void RowPipelineEmitter::Turn(llvm::Value* turn) {
   };
   at_.variables[0] = rows[0];
   PassStages(before_);
-  llvm::Value* origin = shifted_.exists() ? shifted_.Guess() : nullptr;
+  llvm::Value* origin = shifted_.exists() ? shifted_.Estimate() : nullptr;
   keep(0);
 
   unsigned unroll = 1;

@@ -7,10 +7,11 @@
 namespace kiln {
 namespace {
 
-// How far the guess may lie below a maximum: an exponent's error is its last place's, times the exponential.
+// How far the estimate may lie below a maximum: an exponent's error is its last place's, times the
+// exponential.
 constexpr double kExponentMax = 16;
-// How often the variance the square of the guess' distance may be: the sum of squares is so many times larger
-// than what is left of it.
+// How often the variance the square of the estimate's distance may be: the sum of squares is so many times
+// larger than what is left of it.
 constexpr double kSquaresMax = 4;
 
 llvm::Constant* Constant(llvm::Type* type, double v) { return llvm::ConstantFP::get(type, v); }
@@ -32,8 +33,8 @@ ShiftedReductionEmitter::ShiftedReductionEmitter(KernelContext* context, LoopSta
   second_ = &k_.StageOf(shifted_.sum());
 }
 
-// Of a maximum the guess is no more than that, and never less than all numbers are.
-llvm::Value* ShiftedReductionEmitter::Guess() {
+// Of a maximum the estimate is no more than that, and never less than all numbers are.
+llvm::Value* ShiftedReductionEmitter::Estimate() {
   const StageInfo& info = *first_;
   at_.stage = &info;
   at_.variables.resize(k_.kernel.outer_size() + 1);
@@ -143,7 +144,7 @@ void ShiftedReductionEmitter::Stage(const StageInfo& info) {
     stages_.Stage(info);
     return;
   }
-  llvm::Value* origin = Guess();
+  llvm::Value* origin = Estimate();
   const unsigned unroll = stages_.Unroll(*second_);
   Init(unroll);
   stages_.VectorLoop(k_.kernel.outer_size(), b_.I64(0), first_->extents[0], unroll, [&] { Ops(); });

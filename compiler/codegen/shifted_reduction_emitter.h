@@ -5,12 +5,12 @@
 // it, from memory or the second-level cache. Any number nearby does as well, since
 //   sum e^(x - m) = e^(g - m) sum e^(x - g)   and   sum (x - c)² = sum (x - g)² - d (2 sum (x - g) - n d), d
 //   = c - g:
-// the row's first vector gives a guess g, and one pass sums up both and finds what m or c is on the way.
+// the row's first vector gives an estimate g, and one pass sums up both and finds what m or c is on the way.
 // Where that turns out to lie so far from g that exponentials may have overflowed, or digits were lost, the
 // second pass is made after all. The row's own values decide all of it, so results don't depend on threads.
 //
 // What is special comes out as two passes have it. Rows of -inf have the second pass; infinities beside
-// numbers have it too, or their sum is NaN at once; a mean that is infinite or NaN is guessed to
+// numbers have it too, or their sum is NaN at once; a mean that is infinite or NaN is taken to
 // be 0.
 //
 // Ownership: borrows all that it is made with. Threads: one. Errors: none. Without a shifted reduction in the
@@ -34,8 +34,8 @@ class ShiftedReductionEmitter {
   // For who has the pass in a loop of its own:
   bool exists() const { return first_ != nullptr; }
   bool IsFirst(const StageInfo& info) const { return &info == first_; }
-  // From the row's first vector: the guess, which becomes the second stage's center.
-  llvm::Value* Guess();
+  // From the row's first vector: the estimate, which becomes the second stage's center.
+  llvm::Value* Estimate();
   void Init(unsigned unroll);
   void Ops();  // in a loop along the row
   // After the pass from `origin`: what it reduced becomes what two passes have reduced, and the stages
@@ -44,10 +44,10 @@ class ShiftedReductionEmitter {
 
  private:
   struct Settled {
-    llvm::Value* misfit;  // does the guess not do?
+    llvm::Value* misfit;  // does the estimate not do?
     llvm::Value* sum;
   };
-  // `found`: of the first reduction, about the guess, over `count` values in F64.
+  // `found`: of the first reduction, about the estimate, over `count` values in F64.
   Settled SettleSquares(llvm::Value* origin, llvm::Value* found, llvm::Value* count);
   Settled SettleExponentials(llvm::Value* origin, llvm::Value* unshift);
 

@@ -83,7 +83,7 @@ void StageEmitter::Op(uint32_t id, const v1::LoopOp& op) {
     case LoopOpcode::kScan: at_.values[id] = reductions_.Scan(id, op); return;
     default: break;
   }
-  const LaneValue value = cache_ == nullptr ? LaneValue{} : cache_->AboutGuess(id, op);
+  const LaneValue value = cache_ == nullptr ? LaneValue{} : cache_->AboutEstimate(id, op);
   at_.values[id] = value.v != nullptr ? value : ops_.Value(id, op);
 }
 

@@ -23,7 +23,7 @@ ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& targe
       failure_(&b_),
       ops_(&k_, &at_, &index_, &failure_),
       memory_(&k_, &at_, &index_),
-      block_(&b_, chosen_.threads(), chosen_.has_rows() ? chosen_.rows().warps() : 1),
+      block_(&b_, chosen_.threads(), chosen_.has_rows() ? chosen_.rows().points_per_block() : 1),
       combine_(&k_, &at_, &block_, &point_),
       reductions_(&k_, &at_, &combine_),
       stages_(&k_, &at_, &ops_, &memory_, &reductions_, &combine_, &block_, &point_, &strip_sums_),

@@ -41,7 +41,7 @@ std::vector<const StageInfo*> ThreadPoints::AllStages() const {
 }
 
 void ThreadPoints::Rows() {
-  const unsigned warps = chosen_.rows().warps();
+  const unsigned warps = chosen_.rows().points_per_block();
   llvm::Value* points = Count(k_.outer_extents);
   llvm::Value* first = block_.Number();
   llvm::Value* step = block_.Count();
@@ -74,7 +74,7 @@ void ThreadPoints::PointsOfThreads() {
 
 // Neighbours take neighbouring points in every turn.
 void ThreadPoints::TurnsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm::Value*> extents) {
-  const unsigned turns = chosen_.points().turns();
+  const unsigned turns = chosen_.points().vectors_per_group();
   llvm::Value* in_block = b_.I64(int64_t{threads_} * turns);
   llvm::Value* block = block_.Number();
   llvm::Value* step = b_.CreateNSWMul(block_.Count(), in_block);

@@ -62,7 +62,7 @@ void ThreadSoftmax::Add(llvm::Value* first_turn, int64_t turns, const Running& r
 }
 
 // The stage of the maximum, by this thread's turns.
-void ThreadSoftmax::Walk(const Running& running) {
+void ThreadSoftmax::OnePass(const Running& running) {
   const StageInfo& first = k_.StageOf(softmax_.maximum());
   at_.stage = &first;
   at_.variables.resize(k_.kernel.outer_size() + 1);
@@ -92,7 +92,7 @@ void ThreadSoftmax::Emit() {
   llvm::Type* f32 = b_.getFloatTy();
   llvm::AllocaInst* largest = b_.Slot(f32, "largest");
   llvm::AllocaInst* sum = b_.Slot(f32, "sum");
-  Walk({largest, sum});
+  OnePass({largest, sum});
   llvm::Value* own = b_.CreateLoad(f32, largest);
   llvm::Value* most = own;
   llvm::Value* position = nullptr;

@@ -24,7 +24,7 @@ class ThreadSoftmax {
     llvm::AllocaInst* largest;
     llvm::AllocaInst* sum;
   };
-  void Walk(const Running& running);
+  void OnePass(const Running& running);
   void Add(llvm::Value* first_turn, int64_t turns, const Running& running);
   llvm::Value* Exp(llvm::Value* v) { return k_.math.Emit(b_, LoopOpcode::kExp, {v}); }
 

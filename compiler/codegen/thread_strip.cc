@@ -26,7 +26,7 @@ void ThreadStrip::MakeSlots() {
                            : static_cast<llvm::Type*>(llvm::FixedVectorType::get(type, at_.vector_lanes));
     const int64_t turns = TurnsOf(k_.facts, chosen_, k_.NumberOf(*sum.info));
     for (int64_t k = 0; k < turns; k += chosen_.threads()) sum.slots.push_back(b_.Slot(wide, "sum"));
-    if (chosen_.rows().warps() > 1) {
+    if (chosen_.rows().points_per_block() > 1) {
       sum.shared = block_.SharedSlots(type, static_cast<unsigned>(turns * at_.vector_lanes), "strip_sum");
     }
   }
@@ -54,7 +54,7 @@ void ThreadStrip::Emit() {
 
 // Of warps that have rows each, the first one's sums begin with what is in memory.
 void ThreadStrip::Strip(llvm::Value* begin, llvm::Value* end) {
-  const unsigned warps = chosen_.rows().warps();
+  const unsigned warps = chosen_.rows().points_per_block();
   llvm::Value* warp = b_.I64(0);
   if (warps > 1) {
     warp = block_.Warp();
@@ -87,7 +87,7 @@ void ThreadStrip::StoreSums(llvm::Value* begin) {
 
 // One warp after the other adds what it has; the last one knows the strip's sums.
 void ThreadStrip::Combine(llvm::Value* begin, llvm::Value* warp) {
-  const unsigned warps = chosen_.rows().warps();
+  const unsigned warps = chosen_.rows().points_per_block();
   b_.ScalarLoop(b_.I64(0), b_.I64(warps), b_.I64(1), "warp", [&](llvm::Value* number) {
     b_.If(b_.CreateICmpEQ(warp, number), "its_turn", [&] {
       ForSums(begin, [&](const Turn& turn) {

@@ -35,7 +35,7 @@ void VectorMemory::EmitConditions() {
   }
 }
 
-bool VectorMemory::MayStream(const v1::LoopOp& op) const {
+bool VectorMemory::MayBeNontemporal(const v1::LoopOp& op) const {
   if (streamed_[op.buffer()] == nullptr || op.mode() != v1::STORE_PLAIN) return false;
   // Lines are filled by one store, or by neighbours in time.
   const uint64_t bytes = at_.lanes * ir::ByteWidth(k_.BufferDType(op));
@@ -58,7 +58,7 @@ llvm::Value* VectorMemory::StartOfVectors(const v1::LoopOp& op, llvm::Value* poi
 }
 
 void VectorMemory::VectorStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* pointer) {
-  if (!MayStream(op)) {
+  if (!MayBeNontemporal(op)) {
     MemoryEmitter::VectorStore(op, value, pointer);
     return;
   }

@@ -35,7 +35,7 @@ class VectorMemory : public MemoryEmitter {
   void Prefetch(const v1::LoopOp& op) override;
 
  private:
-  bool MayStream(const v1::LoopOp& op) const;
+  bool MayBeNontemporal(const v1::LoopOp& op) const;
   llvm::Value* StartOfVectors(const v1::LoopOp& op, llvm::Value* pointer);
   llvm::Value* AddressAhead(const v1::LoopOp& op, const v1::Prefetch& prefetch);
 

@@ -84,7 +84,6 @@ std::string InputText(const Graph& graph, const GraphInput& input) {
   if (input.fact.is_static()) absl::StrAppend(&text, " static");
   if (input.fact.mutated()) absl::StrAppend(&text, " mutated");
   if (input.fact.donated()) absl::StrAppend(&text, " donated");
-  if (input.fact.alias_group() != 0) absl::StrAppend(&text, " alias_group ", input.fact.alias_group());
   return text;
 }
 

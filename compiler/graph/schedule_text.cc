@@ -50,7 +50,7 @@ void AddRows(const v1::RowSchedule& rows, std::vector<std::string>* parts) {
   }
   if (const v1::ShiftedReduction& shifted = rows.shifted(); rows.has_shifted()) {
     parts->push_back(absl::StrCat(Op(shifted.reduced()), " and ", Op(shifted.sum()),
-                                  " in one pass about a guess at the ",
+                                  " in one pass about an estimate of the ",
                                   shifted.of_mean() ? "mean " : "maximum ", Op(shifted.center())));
   }
   if (const v1::RowPipeline& pipeline = rows.pipeline(); rows.has_pipeline()) {
@@ -105,10 +105,12 @@ std::string ScheduleText(const v1::ThreadSchedule& schedule) {
     if (number > 1) absl::StrAppend(&text, ", ", number, " ", of);
   };
   switch (schedule.form_case()) {
-    case v1::ThreadSchedule::kRows: add(schedule.rows().warps(), "warps"); break;
+    case v1::ThreadSchedule::kRows: add(schedule.rows().points_per_block(), "points a block"); break;
     case v1::ThreadSchedule::kColumns: add(schedule.columns().rows(), "rows"); break;
     case v1::ThreadSchedule::kTile: add(schedule.tile().side(), "points a tile's side"); break;
-    default: add(schedule.points().turns(), "turns"); add(schedule.points().rounds(), "rounds");
+    default:
+      add(schedule.points().vectors_per_group(), "vectors a group");
+      add(schedule.points().groups_per_thread(), "groups a thread");
   }
   add(schedule.lanes(), "lanes");
   std::vector<std::string> parts = {text};

@@ -205,7 +205,7 @@ absl::Status LoweringContext::Run() {
   CountUses();
   FindBinds();
   FindPins();
-  FindRowRoom();
+  FindRowPadding();
   for (ExprId condition : graph_.conditions) Require(condition);  // never known to be false
   KILN_RETURN_IF_ERROR(BindInputs());
   for (node_index_ = 0; node_index_ < graph_.nodes.size(); ++node_index_) {

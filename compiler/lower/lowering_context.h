@@ -127,7 +127,7 @@ class LoweringContext {
   // Does the tensor lie in a buffer of rows that end in room, which all of `whole` fills?
   bool HasRoom(const LoweredTensor& tensor, const BufferView& whole);
   // For an operator that reads its argument more than once.
-  void RealiseIfExpensive(ValueId id);
+  void MaterializeIfExpensive(ValueId id);
   // A copy in a buffer of its own with exactly these strides (zero strides allowed). Fails where others
   // are known to put two elements in one place.
   BufferView CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides);
@@ -215,7 +215,7 @@ class LoweringContext {
   // Sets binds_.
   void FindBinds();
   // Sets row_room_ of values that will be padded for a library call.
-  void FindRowRoom();
+  void FindRowPadding();
   void RealiseWithRoom(ValueId id);
   void RealiseReused(const GraphNode& node);
   // Which values get memory as declared; gives it to a node's results.
@@ -244,9 +244,9 @@ class LoweringContext {
   std::vector<bool> pinned_, shared_;                          // pinned_layouts.h
   std::vector<ValueId> owners_;
   absl::flat_hash_map<BufferId, ExprId>
-      starts_;                           // where in the traced storage the buffer's first element lies
-  std::vector<int64_t> row_room_;        // by value: the length of its rows with what is added to them, or 0
-  absl::flat_hash_set<BufferId> roomy_;  // whose rows end in room, which nobody has filled yet
+      starts_;                     // where in the traced storage the buffer's first element lies
+  std::vector<int64_t> row_room_;  // by value: the length of its rows with what is added to them, or 0
+  absl::flat_hash_set<BufferId> row_padded_;  // whose rows end in room, which nobody has filled yet
   uint32_t node_index_ = 0;
   uint32_t next_var_ = 0;
   uint32_t random_ops_ = 0;

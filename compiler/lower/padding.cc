@@ -112,7 +112,7 @@ absl::Status LowerPad(LoweringContext& context, const GraphNode& node) {
 
 // Backwards, so that what holds for a view holds for what it views. Malformed nodes fail when they are
 // lowered.
-void LoweringContext::FindRowRoom() {
+void LoweringContext::FindRowPadding() {
   row_room_.assign(graph_.values.size(), 0);
   const absl::Status before = status_;
   for (size_t i = graph_.nodes.size(); i-- > 0;) {
@@ -149,11 +149,11 @@ void LoweringContext::RealiseWithRoom(ValueId id) {
   EmitStores(view, [&](LoopRecorder& ops, Index index) { return Load(ops, tensor, index); });
   tensor.view = view;
   tensor.body = nullptr;
-  roomy_.insert(buffer);
+  row_padded_.insert(buffer);
 }
 
 bool LoweringContext::HasRoom(const LoweredTensor& tensor, const BufferView& whole) {
-  return tensor.is_strided() && roomy_.contains(tensor.view->buffer) && tensor.dtype == whole.dtype &&
+  return tensor.is_strided() && row_padded_.contains(tensor.view->buffer) && tensor.dtype == whole.dtype &&
          tensor.view->strides == whole.strides && tensor.view->offset == whole.offset &&
          out_.buffers[tensor.view->buffer].span == Numel(whole.sizes);
 }

@@ -121,7 +121,7 @@ absl::Status LowerTruth(LoweringContext& context, const GraphNode& node) {
 // Variance in two passes: the mean, then the squared distances from it.
 absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size_t mean_result,
                            bool with_mean, bool root) {
-  context.RealiseIfExpensive(context.TensorValue(node, "self"));
+  context.MaterializeIfExpensive(context.TensorValue(node, "self"));
   const LoweredTensor self = context.Tensor(node, "self");
   const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
   double correction = context.Float(node, "correction", 1);

@@ -56,7 +56,7 @@ bool FitsImages(const LoweredTensor& self, const TensorType& type) {
 }
 
 absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {
-  context.RealiseIfExpensive(context.TensorValue(node, "self"));
+  context.MaterializeIfExpensive(context.TensorValue(node, "self"));
   const LoweredTensor self = context.Tensor(node, "self");
   const Window window = ReadWindow(context, node);
   const TensorType type = context.ResultType(node, 0);
@@ -125,7 +125,7 @@ absl::Status LowerMaxPoolBackward(LoweringContext& context, const GraphNode& nod
       covering[0] > kCoveringMax || covering[1] > kCoveringMax / covering[0]) {
     return context.Call(node, "closed list: pooling backward", false);
   }
-  context.RealiseIfExpensive(context.TensorValue(node, "grad_output"));
+  context.MaterializeIfExpensive(context.TensorValue(node, "grad_output"));
   const LoweredTensor gradient = context.Tensor(node, "grad_output"),
                       positions = context.Tensor(node, "indices");
   if (positions.rank() != gradient.rank())

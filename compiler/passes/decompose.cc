@@ -45,7 +45,7 @@ class Decomposer {
     }
     std::vector<GraphNode> emitted;
     GraphBuilder builder(graph_, &emitted, node.origin);
-    Match match(builder, node, options_.machine);
+    DecomposeContext match(builder, node, options_.machine);
     const bool covered = row->second(match);
     if (builder.status().ok() && covered) Finish(match, node, emitted);
     if (!builder.status().ok()) {
@@ -70,7 +70,7 @@ class Decomposer {
   }
 
   // Lets the emitted nodes define the values that the replaced node defined, with their declared types.
-  void Finish(Match& match, const GraphNode& node, std::vector<GraphNode>& emitted) {
+  void Finish(DecomposeContext& match, const GraphNode& node, std::vector<GraphNode>& emitted) {
     GraphBuilder& b = match.b();
     for (size_t i = 0; i < node.results.size(); ++i) {
       if (!match.Wanted(i)) continue;

@@ -12,14 +12,14 @@ constexpr double kSqrtHalf = 0.70710678118654752440;
 constexpr double kTwoOverSqrtPi = 1.12837916709551257390;
 constexpr double kGeluCubic = 0.044715;
 
-Value In(Match& m, absl::string_view name) { return ToCompute(m.Tensor(name)); }
+Value In(DecomposeContext& m, absl::string_view name) { return ToCompute(m.Tensor(name)); }
 
 Value Softplus(const Value& x) { return Log1p(Exp(x)); }
 
 // log(1 + exp(x)) that neither overflows nor loses small values.
 Value StableSoftplus(const Value& x) { return Maximum(x, 0.0) + Log1p(Exp(-Abs(x))); }
 
-bool Gelu(Match& m) {
+bool Gelu(DecomposeContext& m) {
   Value x = In(m, "self");
   if (m.String("approximate", "none") == "tanh") {
     Value inner = kSqrt2 * kTwoOverSqrtPi * 0.5 * (x + kGeluCubic * (x * x * x));
@@ -28,7 +28,7 @@ bool Gelu(Match& m) {
   return m.Return(0.5 * x * OnePlusErf(x * kSqrtHalf));
 }
 
-bool GeluBackward(Match& m) {
+bool GeluBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
   if (m.String("approximate", "none") == "tanh") {
     const double beta = kSqrt2 * kTwoOverSqrtPi * 0.5;
@@ -48,12 +48,12 @@ bool GeluBackward(Match& m) {
   return m.Return(g * (cdf + x * pdf));
 }
 
-bool Silu(Match& m) {
+bool Silu(DecomposeContext& m) {
   Value x = In(m, "self");
   return m.Return(x * Sigmoid(x));
 }
 
-bool SiluBackward(Match& m) {
+bool SiluBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
   Value s = Sigmoid(x);
   return m.Return(g * s * (1.0 + x * (1.0 - s)));
@@ -63,41 +63,41 @@ Value Clamp(const Value& x, const Operand& low, const Operand& high) {
   return Minimum(Maximum(x, low), high);
 }
 
-bool Hardswish(Match& m) {
+bool Hardswish(DecomposeContext& m) {
   Value x = In(m, "self");
   return m.Return(x * Clamp(x + 3.0, 0.0, 6.0) / 6.0);
 }
 
-bool HardswishBackward(Match& m) {
+bool HardswishBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
   return m.Return(Where(Le(x, -3.0), 0.0, Where(Lt(x, 3.0), g * (x / 3.0 + 0.5), g)));
 }
 
-bool Hardsigmoid(Match& m) { return m.Return(Clamp(In(m, "self") + 3.0, 0.0, 6.0) / 6.0); }
+bool Hardsigmoid(DecomposeContext& m) { return m.Return(Clamp(In(m, "self") + 3.0, 0.0, 6.0) / 6.0); }
 
-bool HardsigmoidBackward(Match& m) {
+bool HardsigmoidBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
   const double sixth = 1.0F / 6.0F;  // eager's, in F64 too
   return m.Return(Where(LogicalAnd(Gt(x, -3.0), Lt(x, 3.0)), g * sixth, 0.0));
 }
 
-bool Hardtanh(Match& m) {
+bool Hardtanh(DecomposeContext& m) {
   return m.Return(Clamp(In(m, "self"), m.Scalar("min_val", -1), m.Scalar("max_val", 1)));
 }
 
-bool HardtanhBackward(Match& m) {
+bool HardtanhBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
   return m.Return(Where(LogicalOr(Le(x, m.Scalar("min_val")), Ge(x, m.Scalar("max_val"))), 0.0, g));
 }
 
-bool Relu6(Match& m) { return m.Return(Clamp(In(m, "self"), 0, 6)); }
+bool Relu6(DecomposeContext& m) { return m.Return(Clamp(In(m, "self"), 0, 6)); }
 
-bool LeakyRelu(Match& m) {
+bool LeakyRelu(DecomposeContext& m) {
   Value x = In(m, "self");
   return m.Return(Where(Gt(x, 0.0), x, x * m.Float("negative_slope", 0.01)));
 }
 
-bool LeakyReluBackward(Match& m) {
+bool LeakyReluBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
   return m.Return(Where(Gt(x, 0.0), g, g * m.Float("negative_slope")));
 }
@@ -106,11 +106,11 @@ Value EluOf(const Value& x, double alpha, double scale, double input_scale) {
   return Where(Gt(x, 0.0), x * scale, Expm1(x * input_scale) * (alpha * scale));
 }
 
-bool Elu(Match& m) {
+bool Elu(DecomposeContext& m) {
   return m.Return(EluOf(In(m, "self"), m.Float("alpha", 1), m.Float("scale", 1), m.Float("input_scale", 1)));
 }
 
-bool EluBackward(Match& m) {
+bool EluBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self_or_result");
   const double alpha = m.Float("alpha"), scale = m.Float("scale"), input_scale = m.Float("input_scale");
   const double negative = alpha * scale;
@@ -119,24 +119,24 @@ bool EluBackward(Match& m) {
   return m.Return(Where(Le(x, 0.0), g * slope, g * scale));
 }
 
-bool Celu(Match& m) {
+bool Celu(DecomposeContext& m) {
   const double alpha = m.Float("alpha", 1);
   return m.Return(EluOf(In(m, "self"), alpha, 1.0, 1.0 / alpha));
 }
 
-bool Selu(Match& m) {
+bool Selu(DecomposeContext& m) {
   return m.Return(
       EluOf(In(m, "self"), 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1.0));
 }
 
-bool SoftplusForward(Match& m) {
+bool SoftplusForward(DecomposeContext& m) {
   Value x = In(m, "self");
   const double beta = m.Float("beta", 1), threshold = m.Float("threshold", 20);
   Value scaled = x * beta;
   return m.Return(Where(Gt(scaled, threshold), x, Softplus(scaled) / beta));
 }
 
-bool SoftplusBackward(Match& m) {
+bool SoftplusBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
   const double beta = m.Float("beta", 1), threshold = m.Float("threshold", 20);
   Value scaled = x * beta;
@@ -144,43 +144,43 @@ bool SoftplusBackward(Match& m) {
   return m.Return(Where(Gt(scaled, threshold), g, g * z / (z + 1.0)));
 }
 
-bool Mish(Match& m) {
+bool Mish(DecomposeContext& m) {
   Value x = In(m, "self");
   return m.Return(x * Tanh(StableSoftplus(x)));
 }
 
-bool MishBackward(Match& m) {
+bool MishBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
   Value t = Tanh(StableSoftplus(x));
   return m.Return(g * (t + x * Sigmoid(x) * (1.0 - t * t)));
 }
 
-bool Threshold(Match& m) {
+bool Threshold(DecomposeContext& m) {
   Value x = In(m, "self");
   return m.Return(Where(Le(x, m.Scalar("threshold")), m.Scalar("value"), x));
 }
 
-bool ThresholdBackward(Match& m) {
+bool ThresholdBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
   return m.Return(Where(Le(x, m.Scalar("threshold")), 0, g));
 }
 
-bool SigmoidBackward(Match& m) {
+bool SigmoidBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), y = In(m, "output");
   return m.Return(g * ((1.0 - y) * y));
 }
 
-bool TanhBackward(Match& m) {
+bool TanhBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), y = In(m, "output");
   return m.Return(g * (1.0 - y * y));
 }
 
-bool Prelu(Match& m) {
+bool Prelu(DecomposeContext& m) {
   Value x = In(m, "self"), w = In(m, "weight");
   return m.Return(Where(Gt(x, 0.0), x, w * x));
 }
 
-bool PreluBackward(Match& m) {
+bool PreluBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self"), w = In(m, "weight");
   Value positive = Gt(x, 0.0);
   m.Set(0, Where(positive, g, w * g));
@@ -188,18 +188,18 @@ bool PreluBackward(Match& m) {
   return true;
 }
 
-std::pair<Value, Value> Halves(Match& m, const Value& x, int64_t dim) {
+std::pair<Value, Value> Halves(DecomposeContext& m, const Value& x, int64_t dim) {
   const ExprId size = x.size(dim), half = m.exprs().FloorDiv(size, m.b().Int(2));
   return {Slice(x, dim, m.b().Int(0), half, 1), Slice(x, dim, half, size, 1)};
 }
 
-bool Glu(Match& m) {
+bool Glu(DecomposeContext& m) {
   Value x = In(m, "self");
   auto [a, b] = Halves(m, x, m.Dim("dim", x, -1));
   return m.Return(a * Sigmoid(b));
 }
 
-bool GluBackward(Match& m) {
+bool GluBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
   const int64_t dim = m.Dim("dim", x);
   auto [a, b] = Halves(m, x, dim);
@@ -207,7 +207,7 @@ bool GluBackward(Match& m) {
   return m.Return(m.b().Cat({s * g, (1.0 - s) * s * g * a}, dim));
 }
 
-bool LogSigmoidForward(Match& m) {
+bool LogSigmoidForward(DecomposeContext& m) {
   Value x = In(m, "self");
   Value z = Exp(-Abs(x));
   m.Set(0, Minimum(x, 0.0) - Log1p(z));
@@ -217,7 +217,7 @@ bool LogSigmoidForward(Match& m) {
   return true;
 }
 
-bool LogSigmoidBackward(Match& m) {
+bool LogSigmoidBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
   Value negative = Lt(x, 0.0);
   Value z = Exp(-Abs(x));
@@ -230,13 +230,13 @@ struct LogitBounds {
   double low, high;
 };
 
-LogitBounds BoundsOfLogit(Match& m, double eps) {
+LogitBounds BoundsOfLogit(DecomposeContext& m, double eps) {
   if (m.Type().device == v1::CUDA) return {eps, 1.0 - eps};
   const double low = RoundedNumber(eps, m.Type().dtype);
   return {low, RoundedNumber(1.0 - low, m.Type().dtype)};
 }
 
-bool Logit(Match& m) {
+bool Logit(DecomposeContext& m) {
   Value x = Cast(m.Tensor("self"), ComputeDType(m.Type().dtype));
   if (m.Has("eps")) {
     const auto [low, high] = BoundsOfLogit(m, m.Float("eps"));
@@ -245,7 +245,7 @@ bool Logit(Match& m) {
   return m.Return(Log(x / (1.0 - x)));
 }
 
-bool LogitBackward(Match& m) {
+bool LogitBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
   const auto [low, high] = BoundsOfLogit(m, m.Float("eps", 0));
   Value inside = LogicalAnd(Ge(x, low), Le(x, high));
@@ -254,18 +254,18 @@ bool LogitBackward(Match& m) {
 
 Value Within(const Value& x, double bound) { return LogicalAnd(Ge(x, -bound), Le(x, bound)); }
 
-bool Softshrink(Match& m) {
+bool Softshrink(DecomposeContext& m) {
   Value x = In(m, "self");
   const double bound = m.Float("lambd", 0.5);
   return m.Return(Where(Within(x, bound), 0.0, Where(Gt(x, 0.0), x - bound, x + bound)));
 }
 
-bool Hardshrink(Match& m) {
+bool Hardshrink(DecomposeContext& m) {
   Value x = In(m, "self");
   return m.Return(Where(Within(x, RoundedNumber(m.Float("lambd", 0.5), m.Type().dtype)), 0.0, x));
 }
 
-bool ShrinkBackward(Match& m) {
+bool ShrinkBackward(DecomposeContext& m) {
   Value g = In(m, m.Has("grad_out") ? "grad_out" : "grad_output"), x = In(m, "self");
   return m.Return(Where(Within(x, m.Float("lambd")), 0.0, g));
 }

@@ -13,7 +13,7 @@ struct Sizes {
   int64_t images, heads, queries, keys;
 };
 
-bool SizesOf(Match& m, const Value& query, const Value& key, Sizes* sizes) {
+bool SizesOf(DecomposeContext& m, const Value& query, const Value& key, Sizes* sizes) {
   const auto images = m.exprs().AsConst(query.size(0)), heads = m.exprs().AsConst(query.size(1)),
              queries = m.exprs().AsConst(query.size(2)), keys = m.exprs().AsConst(key.size(2));
   if (!images || !heads || !queries || !keys) return false;
@@ -28,7 +28,7 @@ bool PaysSplit(const Machine& machine, const Sizes& s) {
 }
 
 // softmax(query key^T scale + bias) value, where no gradient is wanted.
-bool EfficientAttention(Match& m) {
+bool EfficientAttention(DecomposeContext& m) {
   Value query = m.Tensor("query"), key = m.Tensor("key"), value = m.Tensor("value");
   Value bias = m.OptionalTensor("attn_bias");
   if (!query.ok() || !key.ok() || !value.ok() || query.rank() != 4 || key.rank() != 4 || value.rank() != 4)

@@ -23,7 +23,7 @@ constexpr size_t kResults = 3;   // gradients of the input, the weight, the bias
 constexpr int64_t kVector = 16;  // channels; a group is whole vectors but for the last
 
 // How many channels go into one call.
-int64_t ChannelsOfGroup(Match& m, const Value& weight) {
+int64_t ChannelsOfGroup(DecomposeContext& m, const Value& weight) {
   const auto channels = m.exprs().AsConst(weight.size(0));
   const auto rows = m.exprs().AsConst(weight.size(2)), columns = m.exprs().AsConst(weight.size(3));
   if (!rows || !columns || *rows < 1 || *columns < 1) return *channels;
@@ -41,7 +41,7 @@ struct Operands {
 };
 
 // The results for `count` channels from `from` on, images channels-last.
-std::vector<Value> GradientsOf(Match& m, const Operands& of, int64_t from, int64_t count) {
+std::vector<Value> GradientsOf(DecomposeContext& m, const Operands& of, int64_t from, int64_t count) {
   GraphBuilder& b = m.b();
   const auto cut = [&](const Value& x, int64_t dim) {
     return Slice(x, dim, b.Int(from), b.Int(from + count), 1);
@@ -70,7 +70,7 @@ std::vector<Value> GradientsOf(Match& m, const Operands& of, int64_t from, int64
   return b.Nodes(m.node().target, std::move(args), std::move(types));
 }
 
-bool ConvolutionBackward(Match& m) {
+bool ConvolutionBackward(DecomposeContext& m) {
   const Operands of = {m.Tensor("grad_output"), m.Tensor("input"), m.Tensor("weight")};
   const auto& [gradient, input, weight] = of;
   if (!gradient.ok() || !input.ok() || !weight.ok() || gradient.rank() != 4) return false;

@@ -7,14 +7,14 @@
 namespace kiln {
 namespace {
 
-Value FullDeclared(Match& m, const Operand& value) {
+Value FullDeclared(DecomposeContext& m, const Operand& value) {
   return m.b().Full(m.Type().sizes, value, m.Type().dtype);
 }
 
-bool Zeros(Match& m) { return m.Return(FullDeclared(m, 0)); }
-bool Ones(Match& m) { return m.Return(FullDeclared(m, 1)); }
+bool Zeros(DecomposeContext& m) { return m.Return(FullDeclared(m, 0)); }
+bool Ones(DecomposeContext& m) { return m.Return(FullDeclared(m, 1)); }
 
-bool FullValue(Match& m) {
+bool FullValue(DecomposeContext& m) {
   const char* name = m.Has("fill_value") ? "fill_value" : "s";
   const Operand value = m.Scalar(name);
   if (m.node().target == Op::kFull && m.node().args.size() == 3 && m.Has("dtype") &&
@@ -25,7 +25,7 @@ bool FullValue(Match& m) {
   return m.Return(FullDeclared(m, value));
 }
 
-bool Arange(Match& m) {
+bool Arange(DecomposeContext& m) {
   const TensorType type = m.Type();
   if (m.node().target == Op::kArangeStartStep && m.node().args.size() == 4 && m.Has("dtype") &&
       m.Has("step")) {
@@ -40,14 +40,14 @@ bool Arange(Match& m) {
                          b.Dense(type.dtype, type.sizes)));
 }
 
-bool PrimsIota(Match& m) {
+bool PrimsIota(DecomposeContext& m) {
   const TensorType type = m.Type();
   if (type.sizes.size() != 1) return false;
   return m.Return(m.b().Arange(m.Scalar("start"), m.Scalar("step"), type.sizes[0], type.dtype));
 }
 
 // From both ends towards the middle, as ATen does.
-bool Linspace(Match& m) {
+bool Linspace(DecomposeContext& m) {
   const TensorType type = m.Type();
   if (!IsFloat(type.dtype) || type.sizes.size() != 1) return false;
   const v1::DType compute = type.dtype == v1::F64 ? v1::F64 : v1::F32;
@@ -65,18 +65,18 @@ bool Linspace(Match& m) {
 struct Grid {
   Value rows, columns;
 };
-Grid GridOf(Match& m, ExprId rows, ExprId columns) {
+Grid GridOf(DecomposeContext& m, ExprId rows, ExprId columns) {
   return {Unsqueeze(m.b().Iota(rows), 1), Unsqueeze(m.b().Iota(columns), 0)};
 }
 
-bool Eye(Match& m) {
+bool Eye(DecomposeContext& m) {
   const TensorType type = m.Type();
   if (type.sizes.size() != 2) return false;
   Grid grid = GridOf(m, type.sizes[0], type.sizes[1]);
   return m.Return(Cast(Eq(grid.rows, grid.columns), type.dtype));
 }
 
-bool Triangle(Match& m) {
+bool Triangle(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || x.rank() < 2) return false;
   const Sym diagonal{m.Sym("diagonal", m.b().Int(0))};

@@ -14,7 +14,7 @@ TensorListArg Along(int64_t dim, const Value& index) {
 
 // `index_put` along one dimension, with bounds checks. -1 is the last, as index_fill has it. To index_select,
 // index_add and index_copy it is an error: they are core operators.
-Value PutAlong(Match& m, const Value& x, int64_t dim, const Value& index, const Value& values,
+Value PutAlong(DecomposeContext& m, const Value& x, int64_t dim, const Value& index, const Value& values,
                bool accumulate) {
   if (!x.ok() || !index.ok() || !values.ok()) return Value();
   return m.b().Node(Op::kIndexPut,
@@ -25,7 +25,7 @@ Value PutAlong(Match& m, const Value& x, int64_t dim, const Value& index, const 
                     m.b().Dense(x.dtype(), x.sizes()));
 }
 
-bool IndexFill(Match& m) {
+bool IndexFill(DecomposeContext& m) {
   Value x = m.Tensor("self"), index = m.Tensor("index");
   if (!x.ok() || !index.ok() || x.rank() == 0 || index.rank() != 1) return false;
   const Operand value = m.Scalar("value");
@@ -34,7 +34,7 @@ bool IndexFill(Match& m) {
   return m.Return(PutAlong(m, x, m.Dim("dim", x), index, fill, false));
 }
 
-bool Take(Match& m) {
+bool Take(DecomposeContext& m) {
   Value x = m.Tensor("self"), index = m.Tensor("index");
   if (!x.ok() || !index.ok()) return false;
   Value flat = View(x, {CountOf(x, {})});
@@ -42,7 +42,7 @@ bool Take(Match& m) {
                              m.b().Dense(x.dtype(), index.sizes())));
 }
 
-bool Put(Match& m) {
+bool Put(DecomposeContext& m) {
   Value x = m.Tensor("self"), index = m.Tensor("index"), source = m.Tensor("source");
   if (!x.ok() || !index.ok() || !source.ok()) return false;
   const ExprId count = CountOf(index, {});
@@ -52,7 +52,7 @@ bool Put(Match& m) {
 }
 
 // Rows of the gradient are added up at their indices; the padding row gets none.
-bool EmbeddingDenseBackward(Match& m) {
+bool EmbeddingDenseBackward(DecomposeContext& m) {
   Value g = m.Tensor("grad_output"), indices = m.Tensor("indices");
   if (!g.ok() || !indices.ok() || m.Bool("scale_grad_by_freq", false) || g.rank() != indices.rank() + 1)
     return false;
@@ -65,7 +65,7 @@ bool EmbeddingDenseBackward(Match& m) {
 }
 
 // index_put by one boolean mask and a single value is a choice.
-bool IndexPut(Match& m) {
+bool IndexPut(DecomposeContext& m) {
   Value x = m.Tensor("self"), values = m.Tensor("values");
   std::vector<Value> indices = m.Tensors("indices");
   if (!x.ok() || !values.ok() || indices.size() != 1 || !indices[0].ok() || indices[0].dtype() != v1::BOOL)
@@ -79,7 +79,7 @@ bool IndexPut(Match& m) {
 }
 
 // Reads where the mask holds, gives `fill` elsewhere.
-bool UnsafeMaskedIndex(Match& m) {
+bool UnsafeMaskedIndex(DecomposeContext& m) {
   Value x = m.Tensor("self"), mask = m.Tensor("mask");
   std::vector<Value> indices = m.Tensors("indices");
   if (!x.ok() || !mask.ok()) return false;
@@ -89,7 +89,7 @@ bool UnsafeMaskedIndex(Match& m) {
   return m.Return(Where(mask, UnsafeIndex(x, indices), m.b().Full({}, m.Scalar("fill"), x.dtype())));
 }
 
-bool UnsafeMaskedIndexPut(Match& m) {
+bool UnsafeMaskedIndexPut(DecomposeContext& m) {
   Value x = m.Tensor("self"), mask = m.Tensor("mask"), values = m.Tensor("values");
   std::vector<Value> indices = m.Tensors("indices");
   if (!x.ok() || !mask.ok() || !values.ok()) return false;

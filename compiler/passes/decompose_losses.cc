@@ -6,9 +6,9 @@ namespace {
 
 enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
 
-Value In(Match& m, absl::string_view name) { return ToCompute(m.Tensor(name)); }
+Value In(DecomposeContext& m, absl::string_view name) { return ToCompute(m.Tensor(name)); }
 
-Value OptionalIn(Match& m, absl::string_view name) {
+Value OptionalIn(DecomposeContext& m, absl::string_view name) {
   Value value = m.OptionalTensor(name);
   return value.ok() ? ToCompute(value) : value;
 }
@@ -19,47 +19,49 @@ Value Reduced(const Value& loss, int64_t reduction) {
   return loss;
 }
 
-bool ReturnReduced(Match& m, const Value& loss) { return m.Return(Reduced(loss, m.Int("reduction", kMean))); }
+bool ReturnReduced(DecomposeContext& m, const Value& loss) {
+  return m.Return(Reduced(loss, m.Int("reduction", kMean)));
+}
 
 // The gradient of the loss divided by the number of elements where the loss is a mean.
-Value Share(Match& m, const Value& gradient, const Value& of) {
+Value Share(DecomposeContext& m, const Value& gradient, const Value& of) {
   if (m.Int("reduction", kMean) != kMean) return gradient;
   return gradient / Sym{CountOf(of, {})};
 }
 
-bool MseLoss(Match& m) {
+bool MseLoss(DecomposeContext& m) {
   Value d = In(m, "self") - In(m, "target");
   return ReturnReduced(m, d * d);
 }
 
-bool MseLossBackward(Match& m) {
+bool MseLossBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), d = In(m, "self") - In(m, "target");
   return m.Return(Share(m, d * 2.0 * g, d));
 }
 
-bool L1Loss(Match& m) { return ReturnReduced(m, Abs(In(m, "self") - In(m, "target"))); }
+bool L1Loss(DecomposeContext& m) { return ReturnReduced(m, Abs(In(m, "self") - In(m, "target"))); }
 
-bool SmoothL1Loss(Match& m) {
+bool SmoothL1Loss(DecomposeContext& m) {
   const double beta = m.Float("beta", 1);
   Value d = Abs(In(m, "self") - In(m, "target"));
   if (beta == 0) return ReturnReduced(m, d);
   return ReturnReduced(m, Where(Lt(d, beta), 0.5 * (d * d) / beta, d - 0.5 * beta));
 }
 
-bool SmoothL1LossBackward(Match& m) {
+bool SmoothL1LossBackward(DecomposeContext& m) {
   const double beta = m.Float("beta");
   Value g = In(m, "grad_output"), d = In(m, "self") - In(m, "target");
   Value slope = beta == 0 ? Sign(d) : Where(Lt(Abs(d), beta), d / beta, Sign(d));
   return m.Return(Share(m, slope * g, d));
 }
 
-bool HuberLoss(Match& m) {
+bool HuberLoss(DecomposeContext& m) {
   const double delta = m.Float("delta", 1);
   Value d = Abs(In(m, "self") - In(m, "target"));
   return ReturnReduced(m, Where(Le(d, delta), 0.5 * (d * d), delta * (d - 0.5 * delta)));
 }
 
-bool HuberLossBackward(Match& m) {
+bool HuberLossBackward(DecomposeContext& m) {
   const double delta = m.Float("delta");
   Value g = In(m, "grad_output"), d = In(m, "self") - In(m, "target");
   Value slope = Minimum(Maximum(d, -delta), delta);
@@ -69,7 +71,7 @@ bool HuberLossBackward(Match& m) {
 // NaN is not.
 Value IsProbability(const Value& x) { return LogicalAnd(Ge(x, 0), Le(x, 1)); }
 
-bool BinaryCrossEntropy(Match& m) {
+bool BinaryCrossEntropy(DecomposeContext& m) {
   Value x = In(m, "self"), target = In(m, "target"), weight = OptionalIn(m, "weight");
   // On a GPU such an assertion ends all work on it, so that no caller can take it for an answer.
   if (x.ok() && x.type().device == v1::CPU) {
@@ -80,7 +82,7 @@ bool BinaryCrossEntropy(Match& m) {
   return ReturnReduced(m, weight.ok() ? loss * weight : loss);
 }
 
-bool BinaryCrossEntropyBackward(Match& m) {
+bool BinaryCrossEntropyBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self"), target = In(m, "target"),
         weight = OptionalIn(m, "weight");
   Value d = g * (x - target) / Maximum(x * (1.0 - x), 1e-12);
@@ -88,7 +90,7 @@ bool BinaryCrossEntropyBackward(Match& m) {
   return m.Return(Share(m, d, x));
 }
 
-bool BinaryCrossEntropyWithLogits(Match& m) {
+bool BinaryCrossEntropyWithLogits(DecomposeContext& m) {
   Value x = In(m, "self"), target = In(m, "target");
   Value weight = OptionalIn(m, "weight"), positive = OptionalIn(m, "pos_weight");
   Value tail = Log1p(Exp(-Abs(x))) + Maximum(-x, 0.0);
@@ -98,13 +100,13 @@ bool BinaryCrossEntropyWithLogits(Match& m) {
 }
 
 // By operators of their own in eager, each of which rounds to F16 and BF16, and may leave their range.
-bool SoftMarginLoss(Match& m) {
+bool SoftMarginLoss(DecomposeContext& m) {
   const Value self = m.Tensor("self");
   // ATen multiplies in place.
   return ReturnReduced(m, Log1p(Exp(-Cast(self * m.Tensor("target"), self.dtype()))));
 }
 
-bool SoftMarginLossBackward(Match& m) {
+bool SoftMarginLossBackward(DecomposeContext& m) {
   const Value x = m.Tensor("self"), target = m.Tensor("target"), z = Exp(-target * x);
   return m.Return(Share(m, -(target * z), x) / (z + 1.0) * m.Tensor("grad_output"));
 }
@@ -114,13 +116,13 @@ bool SoftMarginLossBackward(Match& m) {
 int64_t ClassDim(const Value& x) { return x.rank() < 2 ? 0 : 1; }
 
 // `weight` by class, shaped to broadcast along the classes of `x`.
-Value AlongClasses(Match& m, const Value& weight, const Value& x) {
+Value AlongClasses(DecomposeContext& m, const Value& weight, const Value& x) {
   std::vector<ExprId> sizes(x.rank() - ClassDim(x), m.b().Int(1));
   sizes[0] = CountOf(weight, {});
   return View(weight, std::move(sizes));
 }
 
-bool NllLossForward(Match& m) {
+bool NllLossForward(DecomposeContext& m) {
   Value x = In(m, "self"), target = m.Tensor("target"), weight = OptionalIn(m, "weight");
   if (!x.ok() || !target.ok() || x.rank() < 1 || target.rank() != x.rank() - 1) {
     m.b().Fail("the target needs one dimension less than the input");
@@ -150,7 +152,7 @@ bool NllLossForward(Match& m) {
   return true;
 }
 
-bool NllLossBackward(Match& m) {
+bool NllLossBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self"), target = m.Tensor("target"),
         weight = OptionalIn(m, "weight");
   if (!g.ok() || !x.ok() || !target.ok() || x.rank() < 1 || target.rank() != x.rank() - 1) {

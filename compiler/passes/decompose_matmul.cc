@@ -6,14 +6,14 @@
 namespace kiln {
 namespace {
 
-Value Addmm(Match& m, const Value& bias, const Value& a, const Value& b) {
+Value Addmm(DecomposeContext& m, const Value& bias, const Value& a, const Value& b) {
   if (!bias.ok() || !a.ok() || !b.ok() || a.rank() != 2 || b.rank() != 2) return Value();
   return m.b().Node(
       Op::kAddmm, {{"self", TensorArg{bias.id()}}, {"mat1", TensorArg{a.id()}}, {"mat2", TensorArg{b.id()}}},
       m.b().Dense(a.dtype(), {a.size(0), b.size(1)}));
 }
 
-bool Linear(Match& m) {
+bool Linear(DecomposeContext& m) {
   Value x = m.Tensor("input"), weight = m.Tensor("weight"), bias = m.OptionalTensor("bias");
   if (!x.ok() || !weight.ok() || x.rank() < 1 || weight.rank() != 2 || (bias.ok() && bias.rank() != 1))
     return false;
@@ -30,40 +30,40 @@ bool Linear(Match& m) {
 // Products of low rank are summed natively: floats in F32 and more only.
 bool SumsNatively(const Value& a, const Value& b) { return a.ok() && b.ok() && a.dtype() == b.dtype(); }
 
-bool Mv(Match& m) {
+bool Mv(DecomposeContext& m) {
   Value a = m.Tensor("self"), v = m.Tensor("vec");
   if (!SumsNatively(a, v) || a.rank() != 2 || v.rank() != 1) return false;
   return m.Return(Sum(ToCompute(a) * ToCompute(v), {1}, false));
 }
 
-bool Dot(Match& m) {
+bool Dot(DecomposeContext& m) {
   Value a = m.Tensor("self"), b = m.Tensor(m.Has("other") ? "other" : "tensor");
   if (!SumsNatively(a, b) || a.rank() != 1 || b.rank() != 1) return false;
   return m.Return(Sum(ToCompute(a) * ToCompute(b), {0}, false));
 }
 
 // beta * self + alpha * product, without reading self where beta is 0.
-Value Combined(Match& m, const Value& self, Value product) {
+Value Combined(DecomposeContext& m, const Value& self, Value product) {
   const double beta = m.Float("beta", 1), alpha = m.Float("alpha", 1);
   if (alpha != 1) product = product * alpha;
   if (beta == 0) return product;
   return (beta == 1 ? self : self * beta) + product;
 }
 
-bool Addmv(Match& m) {
+bool Addmv(DecomposeContext& m) {
   Value self = m.Tensor("self"), a = m.Tensor("mat"), v = m.Tensor("vec");
   if (!SumsNatively(a, v) || !self.ok() || !IsFloat(a.dtype()) || a.rank() != 2 || v.rank() != 1)
     return false;
   return m.Return(Combined(m, ToCompute(self), Sum(ToCompute(a) * ToCompute(v), {1}, false)));
 }
 
-bool Outer(Match& m) {
+bool Outer(DecomposeContext& m) {
   Value a = m.Tensor("self"), b = m.Tensor("vec2");
   if (!a.ok() || !b.ok() || a.rank() != 1) return false;
   return m.Return(Unsqueeze(a, 1) * b);
 }
 
-bool Addr(Match& m) {
+bool Addr(DecomposeContext& m) {
   Value self = m.Tensor("self"), a = m.Tensor("vec1"), b = m.Tensor("vec2");
   if (!self.ok() || !a.ok() || !b.ok() || !IsFloat(a.dtype()) || a.rank() != 1) return false;
   const v1::DType compute = ComputeDType(m.Type().dtype);

@@ -24,7 +24,7 @@ Moments MomentsOf(const Value& x, const Dims& dims) {
   return moments;
 }
 
-Value OptionalIn(Match& m, absl::string_view name) {
+Value OptionalIn(DecomposeContext& m, absl::string_view name) {
   Value value = m.OptionalTensor(name);
   return value.ok() ? ToCompute(value) : value;
 }
@@ -42,13 +42,13 @@ Value SumOver(const Value& x, const Dims& dims, bool keepdim) {
 }
 
 // How many leading dimensions are not normalized.
-int64_t OuterRank(Match& m, const Value& x) {
+int64_t OuterRank(DecomposeContext& m, const Value& x) {
   const int64_t inner = static_cast<int64_t>(m.Syms("normalized_shape").size());
   if (inner == 0 || inner > x.rank()) m.b().Fail("normalized_shape does not fit the input");
   return std::max<int64_t>(x.rank() - inner, 0);
 }
 
-bool LayerNorm(Match& m) {
+bool LayerNorm(DecomposeContext& m) {
   Value x = ToCompute(m.Tensor("input")), weight = OptionalIn(m, "weight"), bias = OptionalIn(m, "bias");
   const Dims inner = Range(OuterRank(m, x), x.rank());
   if (!m.b().status().ok()) return false;
@@ -63,7 +63,7 @@ bool LayerNorm(Match& m) {
   return true;
 }
 
-bool LayerNormBackward(Match& m) {
+bool LayerNormBackward(DecomposeContext& m) {
   Value g = ToCompute(m.Tensor("grad_out")), x = ToCompute(m.Tensor("input"));
   Value mean = ToCompute(m.Tensor("mean")), rstd = ToCompute(m.Tensor("rstd")),
         weight = OptionalIn(m, "weight");
@@ -85,7 +85,7 @@ bool LayerNormBackward(Match& m) {
 
 // ---- RMS norm
 
-bool RmsNorm(Match& m) {
+bool RmsNorm(DecomposeContext& m) {
   Value input = m.Tensor("input");
   Value x = ToCompute(input), weight = OptionalIn(m, "weight");
   const Dims inner = Range(OuterRank(m, x), x.rank());
@@ -100,7 +100,7 @@ bool RmsNorm(Match& m) {
   return true;
 }
 
-bool RmsNormBackward(Match& m) {
+bool RmsNormBackward(DecomposeContext& m) {
   Value g = ToCompute(m.Tensor("grad_out")), x = ToCompute(m.Tensor("input"));
   Value rstd = ToCompute(m.Tensor("rstd")), weight = OptionalIn(m, "weight");
   const int64_t outer_rank = OuterRank(m, x);
@@ -153,7 +153,7 @@ Value MeanOfChannels(const Value& x, const Dims& dims) {
   return Cast(SumOfChannels(x, dims) / Sym{CountOf(x, dims)}, x.dtype());
 }
 
-void SetStatistic(Match& m, size_t i, const Value& statistic) {
+void SetStatistic(DecomposeContext& m, size_t i, const Value& statistic) {
   if (!m.Wanted(i)) return;
   const TensorType type = m.Type(i);
   const bool kept = type.sizes.size() == 1 && m.exprs().AsConst(type.sizes[0]) != 0;
@@ -161,7 +161,7 @@ void SetStatistic(Match& m, size_t i, const Value& statistic) {
 }
 
 // Results: output, saved mean, saved rstd; and, in the functional form, the new running mean and variance.
-bool BatchNormAs(Match& m, bool training) {
+bool BatchNormAs(DecomposeContext& m, bool training) {
   Value x = ToCompute(m.Tensor("input"));
   Value weight = OptionalIn(m, "weight"), bias = OptionalIn(m, "bias");
   Value running_mean = OptionalIn(m, "running_mean"), running_var = OptionalIn(m, "running_var");
@@ -213,10 +213,10 @@ bool BatchNormAs(Match& m, bool training) {
   return true;
 }
 
-bool BatchNorm(Match& m) { return BatchNormAs(m, m.Bool("training", false)); }
-bool BatchNormInference(Match& m) { return BatchNormAs(m, false); }
+bool BatchNorm(DecomposeContext& m) { return BatchNormAs(m, m.Bool("training", false)); }
+bool BatchNormInference(DecomposeContext& m) { return BatchNormAs(m, false); }
 
-bool BatchNormBackward(Match& m) {
+bool BatchNormBackward(DecomposeContext& m) {
   Value g = ToCompute(m.Tensor("grad_out")), x = ToCompute(m.Tensor("input"));
   Value weight = OptionalIn(m, "weight");
   const bool train = m.Bool("train", false);
@@ -257,7 +257,7 @@ struct Groups {
   std::vector<ExprId> Sizes() const { return {batch, groups, channels, pixels}; }
 };
 
-Groups GroupsOf(Match& m) {
+Groups GroupsOf(DecomposeContext& m) {
   Groups g;
   g.batch = m.Sym("N");
   g.groups = m.Sym("group");
@@ -270,7 +270,7 @@ Groups GroupsOf(Match& m) {
   return g;
 }
 
-bool GroupNorm(Match& m) {
+bool GroupNorm(DecomposeContext& m) {
   Value input = m.Tensor("input");
   Value weight = OptionalIn(m, "weight"), bias = OptionalIn(m, "bias");
   const Groups groups = GroupsOf(m);
@@ -288,7 +288,7 @@ bool GroupNorm(Match& m) {
   return true;
 }
 
-bool GroupNormBackward(Match& m) {
+bool GroupNormBackward(DecomposeContext& m) {
   const Groups groups = GroupsOf(m);
   Value input = m.Tensor("input");
   Value g = View(ToCompute(m.Tensor("grad_out")), groups.Sizes()), x = View(ToCompute(input), groups.Sizes());

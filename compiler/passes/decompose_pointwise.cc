@@ -13,10 +13,10 @@
 namespace kiln {
 namespace {
 
-Value In(Match& m, absl::string_view name) { return ToCompute(m.Tensor(name)); }
+Value In(DecomposeContext& m, absl::string_view name) { return ToCompute(m.Tensor(name)); }
 
 // The type in which the declared result is computed.
-v1::DType ResultCompute(Match& m) { return ComputeDType(m.Type().dtype); }
+v1::DType ResultCompute(DecomposeContext& m) { return ComputeDType(m.Type().dtype); }
 
 Operand CastOperand(const Operand& operand, v1::DType dtype) {
   if (operand.is_tensor()) return Cast(operand.tensor, dtype);
@@ -41,25 +41,25 @@ bool IsOne(const Operand& operand) {
 }
 
 // A number that eager rounds to F16 or BF16 before it computes, on the CPU.
-Operand Rounded(Match& m, const Operand& operand) {
+Operand Rounded(DecomposeContext& m, const Operand& operand) {
   if (operand.kind != Operand::Kind::kFloat || m.Type().device == v1::CUDA) return operand;
   return RoundedNumber(operand.number, m.Type().dtype);
 }
 
 // Casts an operand of an arithmetic operator to the computed result type; tensors only.
-Operand Arg(Match& m, absl::string_view name, std::optional<Operand> otherwise = std::nullopt) {
+Operand Arg(DecomposeContext& m, absl::string_view name, std::optional<Operand> otherwise = std::nullopt) {
   Operand operand = m.Scalar(name, otherwise);
   return operand.is_tensor() ? CastOperand(operand, ResultCompute(m)) : operand;
 }
 
 // Emits `target` on (self, other) as they are: the scalar overloads' way to the tensor overload.
 template <const char* kTarget>
-bool AsTensorOverload(Match& m) {
+bool AsTensorOverload(DecomposeContext& m) {
   const Operand other = m.Scalar(m.Has("other") ? "other" : "exponent");
   return m.Return(m.b().Binary(kTarget, m.Scalar("self"), other));
 }
 template <const char* kTarget>
-bool AsComparison(Match& m) {
+bool AsComparison(DecomposeContext& m) {
   return m.Return(m.b().Compare(kTarget, m.Scalar("self"), m.Scalar("other")));
 }
 
@@ -71,7 +71,7 @@ constexpr char kGt[] = "gt.Tensor", kGe[] = "ge.Tensor";
 constexpr char kMaximum[] = "maximum.default", kMinimum[] = "minimum.default";
 
 // self ± alpha * other
-bool AddOrSub(Match& m, absl::string_view target) {
+bool AddOrSub(DecomposeContext& m, absl::string_view target) {
   const Operand alpha = m.Scalar("alpha", 1);
   Operand other = m.Scalar("other");
   if (!IsOne(alpha)) {
@@ -91,10 +91,10 @@ bool AddOrSub(Match& m, absl::string_view target) {
   }
   return m.Return(m.b().Binary(target, m.Scalar("self"), Rounded(m, other)));
 }
-bool Add(Match& m) { return AddOrSub(m, "add.Tensor"); }
-bool Sub(Match& m) { return AddOrSub(m, "sub.Tensor"); }
+bool Add(DecomposeContext& m) { return AddOrSub(m, "add.Tensor"); }
+bool Sub(DecomposeContext& m) { return AddOrSub(m, "sub.Tensor"); }
 
-bool Rsub(Match& m) {
+bool Rsub(DecomposeContext& m) {
   Value self = Cast(m.Tensor("self"), ResultCompute(m));
   const Operand alpha = m.Scalar("alpha", 1);
   if (!IsOne(alpha)) self = self * CastOperand(Rounded(m, alpha), ResultCompute(m));
@@ -102,7 +102,7 @@ bool Rsub(Match& m) {
 }
 
 // True division; integers are divided as floats.
-bool Div(Match& m) {
+bool Div(DecomposeContext& m) {
   Operand a = m.Scalar("self"), b = m.Scalar("other");
   const bool promotes =
       (a.is_tensor() && !IsFloat(a.tensor.dtype())) || (b.is_tensor() && !IsFloat(b.tensor.dtype()));
@@ -110,7 +110,7 @@ bool Div(Match& m) {
   return m.Return(m.b().Binary("div.Tensor", Arg(m, "self"), Arg(m, "other")));
 }
 
-Value DivMode(Match& m, const Operand& a, const Operand& b, const std::string& mode) {
+Value DivMode(DecomposeContext& m, const Operand& a, const Operand& b, const std::string& mode) {
   std::vector<ExprId> sizes;
   for (const Operand* operand : {&a, &b}) {
     if (!operand->is_tensor()) continue;
@@ -127,20 +127,22 @@ Value DivMode(Match& m, const Operand& a, const Operand& b, const std::string& m
       m.b().Dense(m.Type().dtype, sizes));
 }
 
-bool DivRounded(Match& m) {
+bool DivRounded(DecomposeContext& m) {
   const std::string mode = m.String("rounding_mode", "");
   if (mode.empty()) return m.Return(m.b().Binary("div.Tensor", Arg(m, "self"), Arg(m, "other")));
   if (absl::EndsWith(m.node().target, "div.Tensor_mode")) return false;  // core
   return m.Return(DivMode(m, m.Scalar("self"), m.Scalar("other"), mode));
 }
-bool FloorDivide(Match& m) { return m.Return(DivMode(m, m.Scalar("self"), m.Scalar("other"), "floor")); }
+bool FloorDivide(DecomposeContext& m) {
+  return m.Return(DivMode(m, m.Scalar("self"), m.Scalar("other"), "floor"));
+}
 
 Value IntegerPower(const Value& x, int exponent) {
   if (exponent == 1) return x;
   return exponent == 2 ? x * x : x * x * x;
 }
 
-bool PowScalarExponent(Match& m) {
+bool PowScalarExponent(DecomposeContext& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
   const Operand exponent = m.Scalar("exponent");
   if (!x.ok() || exponent.is_tensor() || exponent.symbolic) return false;
@@ -157,45 +159,45 @@ bool PowScalarExponent(Match& m) {
   return m.Return(Pow(x, CastOperand(Rounded(m, exponent), x.dtype())));
 }
 
-bool PowScalarBase(Match& m) {
+bool PowScalarBase(DecomposeContext& m) {
   Value exponent = Cast(m.Tensor("exponent"), ResultCompute(m));
   if (!exponent.ok()) return false;
   return m.Return(m.b().Binary("pow.Tensor_Tensor",
                                CastOperand(Rounded(m, m.Scalar("self")), exponent.dtype()), exponent));
 }
 
-bool FloatPower(Match& m) {
+bool FloatPower(DecomposeContext& m) {
   Operand base = Arg(m, "self"), exponent = Arg(m, "exponent");
   return m.Return(m.b().Binary("pow.Tensor_Tensor", base, exponent));
 }
 
-bool ClampBoth(Match& m) {
+bool ClampBoth(DecomposeContext& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
   if (m.Has("min")) x = Maximum(x, CastOperand(m.Scalar("min"), ResultCompute(m)));
   if (m.Has("max")) x = Minimum(x, CastOperand(m.Scalar("max"), ResultCompute(m)));
   return m.Return(x);
 }
 
-bool FmaxOrFmin(Match& m) {
+bool FmaxOrFmin(DecomposeContext& m) {
   Value a = Cast(m.Tensor("self"), ResultCompute(m)), b = Cast(m.Tensor("other"), ResultCompute(m));
   const bool maximum = m.node().target == Op::kFmax;
   Value both = maximum ? Maximum(a, b) : Minimum(a, b);
   return m.Return(Where(IsNan(a), b, Where(IsNan(b), a, both)));
 }
 
-bool WhereScalars(Match& m) {
+bool WhereScalars(DecomposeContext& m) {
   return m.Return(Where(m.Tensor("condition"), CastOperand(m.Scalar("self"), m.Type().dtype),
                         CastOperand(m.Scalar("other"), m.Type().dtype)));
 }
 
 // ATen takes uint8 conditions too.
-bool WhereSelf(Match& m) {
+bool WhereSelf(DecomposeContext& m) {
   Value condition = m.Tensor("condition");
   if (!condition.ok() || condition.dtype() == v1::BOOL) return false;  // core
   return m.Return(Where(Ne(condition, 0), m.Scalar("self"), m.Scalar("other")));
 }
 
-bool MaskedFill(Match& m) {
+bool MaskedFill(DecomposeContext& m) {
   Value x = m.Tensor("self"), mask = m.Tensor("mask");
   if (!x.ok() || !mask.ok()) return false;
   const Operand value = m.Scalar("value");
@@ -204,21 +206,21 @@ bool MaskedFill(Match& m) {
   return m.Return(Where(mask, CastOperand(value, x.dtype()), x));
 }
 
-bool Addcmul(Match& m) {
+bool Addcmul(DecomposeContext& m) {
   Value product = Cast(m.Tensor("tensor1"), ResultCompute(m)) * Cast(m.Tensor("tensor2"), ResultCompute(m));
   const Operand value = m.Scalar("value", 1);
   if (!IsOne(value)) product = product * CastOperand(value, ResultCompute(m));
   return m.Return(Cast(m.Tensor("self"), ResultCompute(m)) + product);
 }
 
-bool Addcdiv(Match& m) {
+bool Addcdiv(DecomposeContext& m) {
   Value a = Cast(m.Tensor("tensor1"), ResultCompute(m)), b = Cast(m.Tensor("tensor2"), ResultCompute(m));
   const Operand value = m.Scalar("value", 1);
   if (!IsOne(value)) a = a * CastOperand(value, ResultCompute(m));
   return m.Return(Cast(m.Tensor("self"), ResultCompute(m)) + a / b);
 }
 
-bool Lerp(Match& m) {
+bool Lerp(DecomposeContext& m) {
   Value start = In(m, "self"), end = In(m, "end");
   const Operand weight = m.Scalar("weight");
   Value d = end - start;
@@ -230,22 +232,24 @@ bool Lerp(Match& m) {
   return m.Return(Where(Lt(Abs(w), 0.5), start + d * w, end - d * (1.0 - w)));
 }
 
-bool Square(Match& m) {
+bool Square(DecomposeContext& m) {
   Value x = m.Tensor("self");
   return m.Return(x * x);
 }
 
-bool FillLike(Match& m) {
+bool FillLike(DecomposeContext& m) {
   const TensorType type = m.Type();
   const Operand value = CastOperand(m.Scalar("value"), type.dtype);
   if (!value.is_tensor()) return m.Return(m.b().Full(type.sizes, value, type.dtype));
   return m.Return(Expand(value.tensor, type.sizes));
 }
 
-bool Copy(Match& m) { return m.Return(Expand(Cast(m.Tensor("src"), m.Type().dtype), m.Type().sizes)); }
+bool Copy(DecomposeContext& m) {
+  return m.Return(Expand(Cast(m.Tensor("src"), m.Type().dtype), m.Type().sizes));
+}
 
 // Float functions of integers compute in the result's type; rounding integers does nothing.
-bool UnaryOfInteger(Match& m) {
+bool UnaryOfInteger(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || IsFloat(x.dtype())) return false;  // core
   const absl::string_view target = m.node().target;
@@ -256,45 +260,49 @@ bool UnaryOfInteger(Match& m) {
   return m.Return(m.b().Unary(name, Cast(x, ResultCompute(m))));
 }
 
-bool PredicateOfInteger(Match& m) {
+bool PredicateOfInteger(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || IsFloat(x.dtype())) return false;  // core
   return m.Return(m.b().Full(x.sizes(), false, v1::BOOL));
 }
 
-bool IsFinite(Match& m) {
+bool IsFinite(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok()) return false;
   if (!IsFloat(x.dtype())) return m.Return(m.b().Full(x.sizes(), true, v1::BOOL));
   return m.Return(Lt(Abs(x), std::numeric_limits<double>::infinity()));
 }
-bool IsPosInf(Match& m) { return m.Return(Eq(m.Tensor("self"), std::numeric_limits<double>::infinity())); }
-bool IsNegInf(Match& m) { return m.Return(Eq(m.Tensor("self"), -std::numeric_limits<double>::infinity())); }
+bool IsPosInf(DecomposeContext& m) {
+  return m.Return(Eq(m.Tensor("self"), std::numeric_limits<double>::infinity()));
+}
+bool IsNegInf(DecomposeContext& m) {
+  return m.Return(Eq(m.Tensor("self"), -std::numeric_limits<double>::infinity()));
+}
 
-bool AbsOfBool(Match& m) {
+bool AbsOfBool(DecomposeContext& m) {
   Value x = m.Tensor("self");
   return x.ok() && x.dtype() == v1::BOOL ? m.Return(x) : false;
 }
 
-bool Relu(Match& m) {
+bool Relu(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || IsFloat(x.dtype())) return false;  // core
   return m.Return(Maximum(x, 0));
 }
 
-bool Same(Match& m) { return m.Return(m.Tensor("self")); }
+bool Same(DecomposeContext& m) { return m.Return(m.Tensor("self")); }
 
-bool Sgn(Match& m) { return m.Return(Sign(m.Tensor("self"))); }
-bool Frac(Match& m) {
+bool Sgn(DecomposeContext& m) { return m.Return(Sign(m.Tensor("self"))); }
+bool Frac(DecomposeContext& m) {
   Value x = In(m, "self");
   return m.Return(x - m.b().Unary("trunc", x));
 }
-bool Fix(Match& m) {
+bool Fix(DecomposeContext& m) {
   Value x = m.Tensor("self");
   return m.Return(x.ok() && IsFloat(x.dtype()) ? m.b().Unary("trunc", x) : x);
 }
 
-bool NanToNum(Match& m) {
+bool NanToNum(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || !IsFloat(x.dtype())) return m.Return(x);
   double largest = std::numeric_limits<float>::max();
@@ -308,7 +316,7 @@ bool NanToNum(Match& m) {
 }
 
 // x * f(y), and 0 where x is 0 unless y is NaN.
-Value XTimes(Match& m, Value (*f)(const Value&)) {
+Value XTimes(DecomposeContext& m, Value (*f)(const Value&)) {
   auto dense = [&](const Operand& o, const Value& like) {
     return o.is_tensor() ? Cast(o.tensor, ResultCompute(m))
                          : m.b().Full(like.sizes(), CastOperand(o, like.dtype()), like.dtype());
@@ -321,10 +329,10 @@ Value XTimes(Match& m, Value (*f)(const Value&)) {
   Value product = Where(Eq(x, 0.0), 0.0, x * f(y));
   return Where(IsNan(y), std::nan(""), product);
 }
-bool Xlogy(Match& m) { return m.Return(XTimes(m, Log)); }
-bool Xlog1py(Match& m) { return m.Return(XTimes(m, Log1p)); }
+bool Xlogy(DecomposeContext& m) { return m.Return(XTimes(m, Log)); }
+bool Xlog1py(DecomposeContext& m) { return m.Return(XTimes(m, Log1p)); }
 
-bool LogAddExp(Match& m) {
+bool LogAddExp(DecomposeContext& m) {
   Value a = In(m, "self"), b = In(m, "other");
   const bool base2 = m.node().target == Op::kLogaddexp2;
   Value high = Maximum(a, b), low = Minimum(a, b);
@@ -333,7 +341,7 @@ bool LogAddExp(Match& m) {
   return m.Return(Where(same, a, high + tail));
 }
 
-bool Hypot(Match& m) {
+bool Hypot(DecomposeContext& m) {
   Value a = Abs(In(m, "self")), b = Abs(In(m, "other"));
   Value high = Maximum(a, b), low = Minimum(a, b);
   Value ratio = low / high;
@@ -344,7 +352,7 @@ bool Hypot(Match& m) {
 }
 
 // A negative zero has a negative reciprocal.
-bool CopySign(Match& m) {
+bool CopySign(DecomposeContext& m) {
   Value magnitude = Abs(Cast(m.Tensor("self"), ResultCompute(m)));
   const Operand other = Arg(m, "other");
   if (!other.is_tensor()) {
@@ -354,21 +362,25 @@ bool CopySign(Match& m) {
   return m.Return(Where(negative, -magnitude, magnitude));
 }
 
-bool Heaviside(Match& m) {
+bool Heaviside(DecomposeContext& m) {
   Value x = m.Tensor("self"), at_zero = m.Tensor("values");
   Value step = Cast(Gt(x, 0), m.Type().dtype);
   return m.Return(Where(Eq(x, 0), at_zero, step));
 }
 
-bool Sinc(Match& m) {
+bool Sinc(DecomposeContext& m) {
   Value x = In(m, "self") * M_PI;
   return m.Return(Where(Eq(x, 0.0), 1.0, m.b().Unary("sin", x) / x));
 }
 
-bool Degrees(Match& m) { return m.Return(Cast(m.Tensor("self"), ResultCompute(m)) * (180.0 / M_PI)); }
-bool Radians(Match& m) { return m.Return(Cast(m.Tensor("self"), ResultCompute(m)) * (M_PI / 180.0)); }
+bool Degrees(DecomposeContext& m) {
+  return m.Return(Cast(m.Tensor("self"), ResultCompute(m)) * (180.0 / M_PI));
+}
+bool Radians(DecomposeContext& m) {
+  return m.Return(Cast(m.Tensor("self"), ResultCompute(m)) * (M_PI / 180.0));
+}
 
-bool IsClose(Match& m) {
+bool IsClose(DecomposeContext& m) {
   Value a = m.Tensor("self"), b = m.Tensor("other");
   if (!a.ok() || !b.ok()) return false;
   Value close = Eq(a, b);
@@ -396,7 +408,7 @@ v1::DType DTypeOfPower(const Value& self, const Value& exponent) {
                         {exponent.dtype(), rank}});
 }
 
-bool Ldexp(Match& m) {
+bool Ldexp(DecomposeContext& m) {
   Value self = m.Tensor("self"), exponent = m.Tensor("other");
   if (!self.ok() || !exponent.ok()) return false;
   const v1::DType dtype = DTypeOfPower(self, exponent);
@@ -405,7 +417,7 @@ bool Ldexp(Match& m) {
 }
 
 // A device or dtype conversion that changes the dtype alone; options other than the dtype are dropped.
-bool ToCopy(Match& m) {
+bool ToCopy(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || x.type().device != m.Type().device) return false;
   if (x.dtype() == m.Type().dtype) return m.Return(Clone(x, m.Type()));
@@ -413,7 +425,7 @@ bool ToCopy(Match& m) {
   return m.Return(Cast(x, m.Type().dtype));
 }
 
-bool ConvertElementType(Match& m) { return m.Return(Cast(m.Tensor("a"), m.Type().dtype)); }
+bool ConvertElementType(DecomposeContext& m) { return m.Return(Cast(m.Tensor("a"), m.Type().dtype)); }
 
 constexpr DecompositionRow kRows[] = {
     {"prims.convert_element_type", ConvertElementType},

@@ -17,14 +17,14 @@ struct Axis {
 };
 
 // An int[2] argument; one value stands for both.
-std::vector<int64_t> Pair(Match& m, absl::string_view name, int64_t otherwise) {
+std::vector<int64_t> Pair(DecomposeContext& m, absl::string_view name, int64_t otherwise) {
   std::vector<int64_t> values = m.Ints(name);
   if (values.empty()) values = {otherwise, otherwise};
   if (values.size() == 1) values.push_back(values[0]);
   return values;
 }
 
-std::vector<Axis> AxesOf(Match& m, const Value& x) {
+std::vector<Axis> AxesOf(DecomposeContext& m, const Value& x) {
   const std::vector<int64_t> kernel = Pair(m, "kernel_size", 0), pad = Pair(m, "padding", 0),
                              dilation = Pair(m, "dilation", 1);
   std::vector<int64_t> stride = m.Ints("stride");
@@ -49,14 +49,14 @@ std::vector<Axis> AxesOf(Match& m, const Value& x) {
 }
 
 // Last position that a window reads, plus one, in the padded input.
-ExprId Reach(Match& m, const Axis& axis) {
+ExprId Reach(DecomposeContext& m, const Axis& axis) {
   ExprPool& pool = m.exprs();
   const ExprId last = pool.Mul(pool.Sub(axis.out, pool.Const(1)), pool.Const(axis.stride));
   return pool.Add(last, pool.Const((axis.kernel - 1) * axis.dilation + 1));
 }
 
 // Pads in front as asked and behind as far as the windows reach (ceil_mode reaches beyond the padding).
-Value PadFor(Match& m, Value x, const std::vector<Axis>& axes, const Operand& value) {
+Value PadFor(DecomposeContext& m, Value x, const std::vector<Axis>& axes, const Operand& value) {
   ExprPool& pool = m.exprs();
   std::vector<ExprId> pads;
   bool any = false;
@@ -70,7 +70,7 @@ Value PadFor(Match& m, Value x, const std::vector<Axis>& axes, const Operand& va
   return any ? ConstantPad(x, pads, value) : x;
 }
 
-Value Tap(Match& m, Value x, const std::vector<Axis>& axes, const std::vector<int64_t>& at) {
+Value Tap(DecomposeContext& m, Value x, const std::vector<Axis>& axes, const std::vector<int64_t>& at) {
   ExprPool& pool = m.exprs();
   for (size_t i = 0; i < axes.size(); ++i) {
     const int64_t start = at[i] * axes[i].dilation;
@@ -82,14 +82,14 @@ Value Tap(Match& m, Value x, const std::vector<Axis>& axes, const std::vector<in
 }
 
 // Shaped to broadcast along the axis: position of the window in the unpadded input.
-Value WindowStart(Match& m, const Axis& axis, int64_t rank) {
+Value WindowStart(DecomposeContext& m, const Axis& axis, int64_t rank) {
   Value start = m.b().Iota(axis.out) * axis.stride + (-axis.pad);
   std::vector<ExprId> sizes(rank - axis.dim, m.b().Int(1));
   sizes[0] = axis.out;
   return View(start, sizes);
 }
 
-bool MaxPool2d(Match& m) {
+bool MaxPool2d(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok()) return false;
   const std::vector<Axis> axes = AxesOf(m, x);
@@ -126,7 +126,7 @@ bool MaxPool2d(Match& m) {
 }
 
 // Number of positions a window covers along one axis; padding counts when `with_padding`.
-Value Covered(Match& m, const Axis& axis, int64_t rank, bool with_padding) {
+Value Covered(DecomposeContext& m, const Axis& axis, int64_t rank, bool with_padding) {
   Value start = WindowStart(m, axis, rank);
   Value end = start + axis.kernel;
   const ExprId limit = with_padding ? m.exprs().Add(axis.in, m.b().Int(axis.pad)) : axis.in;
@@ -134,7 +134,7 @@ Value Covered(Match& m, const Axis& axis, int64_t rank, bool with_padding) {
   return end - (with_padding ? start : Maximum(start, 0));
 }
 
-bool AvgPool2d(Match& m) {
+bool AvgPool2d(DecomposeContext& m) {
   Value input = m.Tensor("self");
   Value x = ToCompute(input);
   if (!x.ok() || !IsFloat(x.dtype())) return false;
@@ -159,7 +159,7 @@ bool AvgPool2d(Match& m) {
 }
 
 // Splits [.., H, W] into [.., oh, H/oh, ow, W/ow] where that is even; empty otherwise.
-std::vector<ExprId> EvenWindows(Match& m, const Value& x, ExprId out_height, ExprId out_width) {
+std::vector<ExprId> EvenWindows(DecomposeContext& m, const Value& x, ExprId out_height, ExprId out_width) {
   if (!x.ok() || x.rank() < 2) return {};
   ExprPool& pool = m.exprs();
   std::vector<ExprId> sizes(x.sizes().begin(), x.sizes().end() - 2);
@@ -171,7 +171,7 @@ std::vector<ExprId> EvenWindows(Match& m, const Value& x, ExprId out_height, Exp
   return sizes;
 }
 
-bool AdaptiveAvgPool2d(Match& m) {
+bool AdaptiveAvgPool2d(DecomposeContext& m) {
   Value x = ToCompute(m.Tensor("self"));
   const TensorType out = m.Type();
   if (!x.ok() || out.sizes.size() != x.sizes().size() || x.rank() < 2) return false;
@@ -180,7 +180,7 @@ bool AdaptiveAvgPool2d(Match& m) {
   return m.Return(Mean(View(x, windows), {x.rank() - 1, x.rank() + 1}, false));
 }
 
-bool AdaptiveAvgPool2dBackward(Match& m) {
+bool AdaptiveAvgPool2dBackward(DecomposeContext& m) {
   Value g = ToCompute(m.Tensor("grad_output")), x = m.Tensor("self");
   if (!g.ok() || !x.ok() || g.rank() != x.rank() || g.rank() < 2) return false;
   const std::vector<ExprId> windows = EvenWindows(m, x, g.size(-2), g.size(-1));

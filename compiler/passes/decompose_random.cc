@@ -10,16 +10,18 @@ namespace {
 
 v1::DType ComputeFloat(v1::DType dtype) { return dtype == v1::F64 ? v1::F64 : v1::F32; }
 
-Value UniformDeclared(Match& m) { return m.b().Rand(m.Type().sizes, ComputeFloat(m.Type().dtype)); }
+Value UniformDeclared(DecomposeContext& m) {
+  return m.b().Rand(m.Type().sizes, ComputeFloat(m.Type().dtype));
+}
 
 // Of 16 bits, where rounding would make a 1 of what is just below: as many bits as the dtype has, as torch.
-Value UniformResult(Match& m) {
+Value UniformResult(DecomposeContext& m) {
   Value u = UniformDeclared(m);
   const double steps = m.Type().dtype == v1::BF16 ? 1 << 8 : m.Type().dtype == v1::F16 ? 1 << 11 : 0;
   return steps == 0 ? u : Floor(u * steps) * (1 / steps);
 }
 
-bool Rand(Match& m) {
+bool Rand(DecomposeContext& m) {
   if (m.node().target == Op::kRand && m.node().args.size() == 2 && m.Has("dtype") &&
       m.Syms("size") == m.Type().sizes && m.Type().dtype == ComputeFloat(m.Type().dtype)) {
     return false;  // core
@@ -27,28 +29,28 @@ bool Rand(Match& m) {
   return m.Return(UniformResult(m));
 }
 
-bool BernoulliP(Match& m) {
+bool BernoulliP(DecomposeContext& m) {
   const Operand p = m.Scalar("p");
   Value u = UniformDeclared(m);
   if (p.is_tensor()) return m.Return(Cast(Lt(u, Cast(p.tensor, u.dtype())), m.Type().dtype));
   return m.Return(Cast(Lt(u, p), m.Type().dtype));
 }
 
-bool BernoulliSelf(Match& m) {
+bool BernoulliSelf(DecomposeContext& m) {
   Value u = UniformDeclared(m);
   return m.Return(Cast(Lt(u, Cast(m.Tensor("self"), u.dtype())), m.Type().dtype));
 }
 
 // Box and Muller, of 1 - u so that the logarithm is finite.
-Value StandardNormal(Match& m) {
+Value StandardNormal(DecomposeContext& m) {
   Value radius = Sqrt(-2.0 * Log(1.0 - UniformDeclared(m)));
   Value angle = UniformDeclared(m) * (2.0 * M_PI);
   return radius * m.b().Unary("cos", angle);
 }
 
-bool Randn(Match& m) { return m.Return(StandardNormal(m)); }
+bool Randn(DecomposeContext& m) { return m.Return(StandardNormal(m)); }
 
-bool Normal(Match& m) {
+bool Normal(DecomposeContext& m) {
   Operand mean = m.Scalar("mean", 0.0), std = m.Scalar("std", 1.0);
   const v1::DType compute = ComputeFloat(m.Type().dtype);
   for (Operand* operand : {&mean, &std}) {
@@ -57,7 +59,7 @@ bool Normal(Match& m) {
   return m.Return(StandardNormal(m) * std + mean);
 }
 
-bool Uniform(Match& m) {
+bool Uniform(DecomposeContext& m) {
   const double from = m.Float("from", 0), to = m.Float("to", 1);
   if (from > to)
     m.b().Fail(absl::StrCat("uniform expects a range [from, to), but found from=", from, " > to=", to));
@@ -65,7 +67,7 @@ bool Uniform(Match& m) {
 }
 
 // Out of training, or with nothing to drop, dropout is the identity.
-bool NativeDropout(Match& m) {
+bool NativeDropout(DecomposeContext& m) {
   Value x = m.Tensor("input");
   const double p = m.Float("p");
   const bool train = m.Bool("train", true);
@@ -77,7 +79,7 @@ bool NativeDropout(Match& m) {
   return true;
 }
 
-bool NativeDropoutBackward(Match& m) {
+bool NativeDropoutBackward(DecomposeContext& m) {
   Value g = ToCompute(m.Tensor("grad_output")), mask = m.Tensor("mask");
   if (!g.ok() || !mask.ok()) return false;
   return m.Return(Cast(mask, g.dtype()) * m.Float("scale") * g);

@@ -12,16 +12,16 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 using Dims = std::vector<int64_t>;
 
-v1::DType ResultCompute(Match& m) { return ComputeDType(m.Type().dtype); }
+v1::DType ResultCompute(DecomposeContext& m) { return ComputeDType(m.Type().dtype); }
 
 // The core form: every dimension listed in order, no dtype argument, nothing to convert first.
-bool IsCanonical(Match& m, const Value& x, const Dims& dims) {
+bool IsCanonical(DecomposeContext& m, const Value& x, const Dims& dims) {
   if (!x.ok() || x.rank() == 0 || m.Has("dtype")) return false;
   const Argument* given = m.node().Find("dim");
   return given != nullptr && std::holds_alternative<IntListArg>(*given) && m.Ints("dim") == dims;
 }
 
-bool SumDims(Match& m) {
+bool SumDims(DecomposeContext& m) {
   Value x = m.Tensor("self");
   const Dims dims = m.Dims("dim", x);
   const v1::DType dtype = m.Type().dtype;
@@ -30,13 +30,13 @@ bool SumDims(Match& m) {
   return m.Return(Sum(ToCompute(x), dims, m.Bool("keepdim", false)));
 }
 
-bool MeanDims(Match& m) {
+bool MeanDims(DecomposeContext& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
   return m.Return(Mean(x, m.Dims("dim", x), m.Bool("keepdim", false)));
 }
 
 template <Value (*kReduce)(const Value&, Dims, bool)>
-bool ExtremeDims(Match& m) {
+bool ExtremeDims(DecomposeContext& m) {
   Value x = m.Tensor("self");
   const Dims dims = m.Dims("dim", x);
   if (IsCanonical(m, x, dims) && absl::StrContains(m.node().target, ".default")) return false;
@@ -44,7 +44,7 @@ bool ExtremeDims(Match& m) {
 }
 
 // Of nothing there is no largest element, and eager's operator says so.
-bool HasNone(Match& m, const Value& x) {
+bool HasNone(DecomposeContext& m, const Value& x) {
   if (!x.ok()) return false;
   for (const ExprId size : x.sizes()) {
     if (m.exprs().AsConst(size) == 0) return true;
@@ -53,13 +53,13 @@ bool HasNone(Match& m, const Value& x) {
 }
 
 template <Value (*kReduce)(const Value&, Dims, bool)>
-bool Extreme(Match& m) {
+bool Extreme(DecomposeContext& m) {
   const Value x = m.Tensor("self");
   return !HasNone(m, x) && m.Return(kReduce(x, Dims(), false));
 }
 
 template <Value (*kReduce)(const Value&, Dims, bool)>
-bool LogicDims(Match& m) {
+bool LogicDims(DecomposeContext& m) {
   Value x = m.Tensor("self");
   const Dims dims = m.Dims("dim", x);
   if (x.ok() && x.dtype() == v1::BOOL && m.Type().dtype == v1::BOOL && IsCanonical(m, x, dims)) return false;
@@ -68,7 +68,7 @@ bool LogicDims(Match& m) {
 }
 
 // The core operator `name`, which reduces one dimension.
-Value AlongDim(Match& m, const OperatorName& name, const Value& x, int64_t dim, bool keepdim,
+Value AlongDim(DecomposeContext& m, const OperatorName& name, const Value& x, int64_t dim, bool keepdim,
                v1::DType result) {
   GraphBuilder& b = m.b();
   std::vector<ExprId> sizes = x.sizes();
@@ -82,14 +82,14 @@ Value AlongDim(Match& m, const OperatorName& name, const Value& x, int64_t dim, 
   return b.Node(name, std::move(args), b.Dense(result, std::move(sizes)));
 }
 
-Value Position(Match& m, const OperatorName& name, Value x, int64_t dim, bool keepdim) {
+Value Position(DecomposeContext& m, const OperatorName& name, Value x, int64_t dim, bool keepdim) {
   if (!x.ok()) return x;
   if (x.dtype() == v1::BOOL) x = Cast(x, v1::U8);
   if (x.rank() == 0) return m.b().Full({}, 0, v1::I64);
   return AlongDim(m, name, x, dim, keepdim, v1::I64);
 }
 
-bool MaxDim(Match& m) {
+bool MaxDim(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (HasNone(m, x)) return false;
   const bool maximum = m.node().target == Op::kMaxDim, keepdim = m.Bool("keepdim", false);
@@ -99,7 +99,7 @@ bool MaxDim(Match& m) {
   return true;
 }
 
-bool ArgExtreme(Match& m) {
+bool ArgExtreme(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok()) return false;
   const bool keepdim = m.Bool("keepdim", false);
@@ -113,7 +113,7 @@ bool ArgExtreme(Match& m) {
   return m.Return(View(position, m.Type().sizes));
 }
 
-bool AMinMax(Match& m) {
+bool AMinMax(DecomposeContext& m) {
   Value x = m.Tensor("self");
   const Dims dims = m.Dims("dim", x);
   m.Set(0, Amin(x, dims, m.Bool("keepdim", false)));
@@ -121,12 +121,12 @@ bool AMinMax(Match& m) {
   return true;
 }
 
-Value Product(Match& m, const Value& x, int64_t dim, bool keepdim) {
+Value Product(DecomposeContext& m, const Value& x, int64_t dim, bool keepdim) {
   if (!x.ok() || x.rank() == 0) return x;
   return AlongDim(m, Op::kProdDimInt, x, dim, keepdim, x.dtype());
 }
 
-bool ProdDim(Match& m) {
+bool ProdDim(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok()) return false;
   const int64_t dim = m.Dim("dim", x);
@@ -135,7 +135,7 @@ bool ProdDim(Match& m) {
   return m.Return(Product(m, Cast(x, ResultCompute(m)), dim, m.Bool("keepdim", false)));
 }
 
-bool ProdAll(Match& m) {
+bool ProdAll(DecomposeContext& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
   return m.Return(Product(m, View(x, {CountOf(x, {})}), 0, false));
 }
@@ -148,7 +148,7 @@ struct Spread {
 };
 
 // Summed up in F64 on the CPU, as eager does, or squares of large and small values leave F32's range.
-Spread SpreadOf(Match& m) {
+Spread SpreadOf(DecomposeContext& m) {
   Value x = m.Tensor("self");
   x = m.Type().device == v1::CPU && x.ok() && IsFloat(x.dtype()) ? Cast(x, v1::F64) : ToCompute(x);
   const Dims dims = m.Dims("dim", x);
@@ -172,15 +172,15 @@ Spread SpreadOf(Match& m) {
   return {mean, variance};
 }
 
-bool Var(Match& m) { return m.Return(SpreadOf(m).variance); }
-bool Std(Match& m) { return m.Return(Sqrt(SpreadOf(m).variance)); }
-bool VarMean(Match& m) {
+bool Var(DecomposeContext& m) { return m.Return(SpreadOf(m).variance); }
+bool Std(DecomposeContext& m) { return m.Return(Sqrt(SpreadOf(m).variance)); }
+bool VarMean(DecomposeContext& m) {
   Spread spread = SpreadOf(m);
   m.Set(0, spread.variance);
   m.Set(1, spread.mean);
   return true;
 }
-bool StdMean(Match& m) {
+bool StdMean(DecomposeContext& m) {
   Spread spread = SpreadOf(m);
   m.Set(0, Sqrt(spread.variance));
   m.Set(1, spread.mean);
@@ -198,7 +198,7 @@ Value NormOf(const Value& x, double order, const Dims& dims, bool keepdim) {
   return Pow(Sum(Pow(Abs(x), order), dims, keepdim), 1.0 / order);
 }
 
-bool Norm(Match& m) {
+bool Norm(DecomposeContext& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
   const Dims dims = m.Dims("dim", x);
   double order = m.Float(m.Has("ord") ? "ord" : "p", 2);
@@ -207,23 +207,23 @@ bool Norm(Match& m) {
   return m.Return(NormOf(x, order, dims, m.Bool("keepdim", false)));
 }
 
-bool Dist(Match& m) {
+bool Dist(DecomposeContext& m) {
   Value d = Cast(m.Tensor("self"), ResultCompute(m)) - Cast(m.Tensor("other"), ResultCompute(m));
   return m.Return(NormOf(d, m.Float("p", 2), {}, false));
 }
 
-bool CountNonzero(Match& m) {
+bool CountNonzero(DecomposeContext& m) {
   Value x = m.Tensor("self");
   return m.Return(Sum(Ne(x, 0), m.Dims("dim", x), false));
 }
 
-bool NanSum(Match& m) {
+bool NanSum(DecomposeContext& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
   if (x.ok() && IsFloat(x.dtype())) x = Where(IsNan(x), 0.0, x);
   return m.Return(Sum(x, m.Dims("dim", x), m.Bool("keepdim", false)));
 }
 
-bool NanMean(Match& m) {
+bool NanMean(DecomposeContext& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
   const Dims dims = m.Dims("dim", x);
   const bool keepdim = m.Bool("keepdim", false);
@@ -232,7 +232,7 @@ bool NanMean(Match& m) {
                   Cast(Sum(number, dims, keepdim), ResultCompute(m)));
 }
 
-bool Trace(Match& m) {
+bool Trace(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || x.rank() != 2) return false;
   GraphBuilder& b = m.b();
@@ -250,7 +250,7 @@ Value Shares(const Value& exponentials, const Dims& dims) {
   return exponentials * Reciprocal(Sum(exponentials, dims, true));
 }
 
-bool Softmax(Match& m) {
+bool Softmax(DecomposeContext& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
   const Dims dims = {m.Dim("dim", x)};
   Value e = SoftmaxExp(x - Amax(x, dims, true));
@@ -258,7 +258,7 @@ bool Softmax(Match& m) {
 }
 
 // As softmax, but rows that are -inf throughout give 0.
-bool SafeSoftmax(Match& m) {
+bool SafeSoftmax(DecomposeContext& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
   const Dims dims = {m.Dim("dim", x)};
   Value largest = Amax(x, dims, true);
@@ -266,24 +266,24 @@ bool SafeSoftmax(Match& m) {
   return m.Return(Where(Eq(largest, -kInfinity), 0.0, Shares(e, dims)));
 }
 
-bool SoftmaxBackward(Match& m) {
+bool SoftmaxBackward(DecomposeContext& m) {
   Value g = ToCompute(m.Tensor("grad_output")), y = ToCompute(m.Tensor("output"));
   return m.Return((g - Sum(g * y, {m.Dim("dim", y)}, true)) * y);
 }
 
-bool LogSoftmax(Match& m) {
+bool LogSoftmax(DecomposeContext& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
   const Dims dims = {m.Dim("dim", x)};
   Value shifted = x - Amax(x, dims, true);
   return m.Return(shifted - Log(Sum(Exp(shifted), dims, true)));
 }
 
-bool LogSoftmaxBackward(Match& m) {
+bool LogSoftmaxBackward(DecomposeContext& m) {
   Value g = ToCompute(m.Tensor("grad_output")), y = ToCompute(m.Tensor("output"));
   return m.Return(g - Exp(y) * Sum(g, {m.Dim("dim", y)}, true));
 }
 
-bool LogSumExp(Match& m) {
+bool LogSumExp(DecomposeContext& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
   const Dims dims = m.Dims("dim", x);
   Value largest = Amax(x, dims, true);
@@ -296,7 +296,7 @@ bool LogSumExp(Match& m) {
 
 // ---- scans: the dtype of the result, a non-negative dimension
 
-bool Scan(Match& m) {
+bool Scan(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok()) return false;
   const int64_t dim = m.Dim("dim", x);

@@ -10,11 +10,11 @@
 namespace kiln {
 namespace {
 
-Value Input(Match& m) { return m.Tensor(m.Has("input") ? "input" : "self"); }
+Value Input(DecomposeContext& m) { return m.Tensor(m.Has("input") ? "input" : "self"); }
 
 // The scale the caller gave for spatial dimension `i`, if any: scale_factors[i] or scales_h / scales_w /
 // scales.
-std::optional<double> GivenScale(Match& m, size_t i, size_t spatial) {
+std::optional<double> GivenScale(DecomposeContext& m, size_t i, size_t spatial) {
   if (const Argument* factors = m.node().Find("scale_factors")) {
     const auto* list = std::get_if<FloatListArg>(factors);
     if (list != nullptr && i < list->values.size()) return list->values[i];
@@ -27,7 +27,7 @@ std::optional<double> GivenScale(Match& m, size_t i, size_t spatial) {
 
 // `i` times in / out, or by the scale that the caller gave. The ratio is rounded first, as eager does, in the
 // dtype of `i`.
-Value TimesRatio(Match& m, const Value& i, ExprId in, ExprId out, std::optional<double> scale) {
+Value TimesRatio(DecomposeContext& m, const Value& i, ExprId in, ExprId out, std::optional<double> scale) {
   if (scale && *scale > 0) return i * (1.0 / *scale);
   const auto a = m.exprs().AsConst(in), b = m.exprs().AsConst(out);
   if (!a || !b || *b == 0) return i * (m.b().Full({}, Sym{in}, i.dtype()) / Sym{out});
@@ -35,7 +35,7 @@ Value TimesRatio(Match& m, const Value& i, ExprId in, ExprId out, std::optional<
   return i * static_cast<double>(static_cast<float>(*a) / static_cast<float>(*b));
 }
 
-bool UpsampleNearest(Match& m) {
+bool UpsampleNearest(DecomposeContext& m) {
   Value x = Input(m);
   const TensorType out = m.Type();
   if (!x.ok() || x.rank() < 3 || out.sizes.size() != x.sizes().size()) return false;
@@ -80,7 +80,7 @@ std::optional<bool> SameSize(const ExprPool& exprs, ExprId a, ExprId b) {
 
 // Of the rows and the columns. On a GPU both sizes have to stay for either to be copied.
 // The sizes are copies: types move when nodes are added.
-std::array<Resize, 2> ResizesOf(Match& m, std::vector<ExprId> in, std::vector<ExprId> out,
+std::array<Resize, 2> ResizesOf(DecomposeContext& m, std::vector<ExprId> in, std::vector<ExprId> out,
                                 v1::DeviceType device) {
   std::array<Resize, 2> sides;
   for (size_t i = 0; i < 2; ++i) {
@@ -99,7 +99,7 @@ std::array<Resize, 2> ResizesOf(Match& m, std::vector<ExprId> in, std::vector<Ex
   return sides;
 }
 
-Sample SampleOf(Match& m, const Resize& side, bool align_corners, v1::DType compute) {
+Sample SampleOf(DecomposeContext& m, const Resize& side, bool align_corners, v1::DType compute) {
   ExprPool& pool = m.exprs();
   const Value i = Cast(m.b().Iota(side.out), compute);
   const ExprId last = pool.Sub(side.in, pool.Const(1));
@@ -120,7 +120,7 @@ Sample SampleOf(Match& m, const Resize& side, bool align_corners, v1::DType comp
   return sample;
 }
 
-bool UpsampleBilinear(Match& m) {
+bool UpsampleBilinear(DecomposeContext& m) {
   Value x = ToCompute(Input(m));
   const TensorType out = m.Type();
   if (!x.ok() || x.rank() != 4 || out.sizes.size() != 4 || !IsFloat(x.dtype())) return false;
@@ -139,7 +139,7 @@ bool UpsampleBilinear(Match& m) {
 }
 
 // [out, in]: how much of each input position is in each output position.
-Value Weights(Match& m, const Resize& side, bool align_corners, v1::DType compute) {
+Value Weights(DecomposeContext& m, const Resize& side, bool align_corners, v1::DType compute) {
   const Sample sample = SampleOf(m, side, align_corners, compute);
   const Value position = m.b().Iota(side.in);
   const Value weight = Unsqueeze(sample.weight, 1);
@@ -150,7 +150,7 @@ Value Weights(Match& m, const Resize& side, bool align_corners, v1::DType comput
 // With more positions than this in a row or a column, a product with the weights is mostly zeros' work.
 constexpr int64_t kDensePositionsMax = 1024;
 
-bool UpsampleBilinearBackward(Match& m) {
+bool UpsampleBilinearBackward(DecomposeContext& m) {
   Value grad = ToCompute(m.Tensor("grad_output"));
   const std::vector<ExprId> in = m.Syms("input_size");
   if (!grad.ok() || grad.rank() != 4 || in.size() != 4 || !IsFloat(grad.dtype())) return false;

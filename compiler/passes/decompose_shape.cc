@@ -9,10 +9,10 @@ namespace {
 
 using Dims = std::vector<int64_t>;
 
-bool Alias(Match& m) { return m.ReturnView(m.Tensor("self")); }
+bool Alias(DecomposeContext& m) { return m.ReturnView(m.Tensor("self")); }
 
 // Sizes may hold a -1; the declared result has them all.
-bool ViewDeclared(Match& m) {
+bool ViewDeclared(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok()) return false;
   std::vector<ExprId> sizes = m.Type().sizes;
@@ -27,7 +27,7 @@ bool ViewDeclared(Match& m) {
   return m.ReturnView(View(x, sizes));
 }
 
-bool ExpandDeclared(Match& m) {
+bool ExpandDeclared(DecomposeContext& m) {
   Value x = m.Tensor("self");
   std::vector<ExprId> sizes = m.Type().sizes;
   if (m.node().target == Op::kExpand && m.Syms("size") == sizes && m.node().args.size() == 2)
@@ -35,7 +35,7 @@ bool ExpandDeclared(Match& m) {
   return m.ReturnView(Expand(x, sizes));
 }
 
-bool PermuteDims(Match& m) {
+bool PermuteDims(DecomposeContext& m) {
   Value x = m.Tensor("self");
   const Dims dims = m.Ints("dims");
   if (x.ok() && x.rank() >= 2 && std::all_of(dims.begin(), dims.end(), [](int64_t d) { return d >= 0; }))
@@ -43,15 +43,15 @@ bool PermuteDims(Match& m) {
   return m.ReturnView(Permute(x, dims));
 }
 
-bool TransposeMatrix(Match& m) { return m.ReturnView(Transpose(m.Tensor("self"), 0, 1)); }
+bool TransposeMatrix(DecomposeContext& m) { return m.ReturnView(Transpose(m.Tensor("self"), 0, 1)); }
 
-bool TransposeDims(Match& m) {
+bool TransposeDims(DecomposeContext& m) {
   Value x = m.Tensor("self");
   const bool axes = m.Has("axis0");
   return m.ReturnView(Transpose(x, m.Int(axes ? "axis0" : "dim0"), m.Int(axes ? "axis1" : "dim1")));
 }
 
-bool MoveDim(Match& m) {
+bool MoveDim(DecomposeContext& m) {
   Value x = m.Tensor("self");
   Dims from = m.Ints("source"), to = m.Ints("destination");
   if (!x.ok() || from.size() != to.size()) return false;
@@ -71,7 +71,7 @@ bool MoveDim(Match& m) {
   return m.ReturnView(Permute(x, order));
 }
 
-bool UnsqueezeDim(Match& m) {
+bool UnsqueezeDim(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (m.Int("dim") >= 0) return false;  // core
   return m.ReturnView(Unsqueeze(x, m.Int("dim")));
@@ -79,7 +79,7 @@ bool UnsqueezeDim(Match& m) {
 
 // Which dimensions go is what the declared result says: those of size 1 and, where these are too few, those
 // too whose size torch knows to be 1 by a guard.
-bool SqueezeDims(Match& m) {
+bool SqueezeDims(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok()) return false;
   const int64_t gone = x.rank() - static_cast<int64_t>(m.Type().sizes.size());
@@ -95,7 +95,7 @@ bool SqueezeDims(Match& m) {
 }
 
 // An index argument in [0, size]: negative ones count from the end, others are clamped where they are known.
-ExprId Bound(Match& m, ExprId value, ExprId size) {
+ExprId Bound(DecomposeContext& m, ExprId value, ExprId size) {
   ExprPool& pool = m.exprs();
   const auto constant = pool.AsConst(value), limit = pool.AsConst(size);
   if (constant && *constant < 0) {
@@ -118,7 +118,7 @@ struct SliceBounds {
 };
 
 // Of `size` elements; the declared length decides where the bounds are symbolic.
-SliceBounds BoundsOf(Match& m, ExprId size, ExprId declared_length) {
+SliceBounds BoundsOf(DecomposeContext& m, ExprId size, ExprId declared_length) {
   ExprPool& pool = m.exprs();
   const int64_t step = m.Int("step", 1);
   if (step < 1) m.b().Fail("a slice needs a positive step");
@@ -130,7 +130,7 @@ SliceBounds BoundsOf(Match& m, ExprId size, ExprId declared_length) {
   return {start, end, std::max<int64_t>(step, 1)};
 }
 
-bool SliceTensor(Match& m) {
+bool SliceTensor(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || x.rank() == 0) return false;
   const int64_t dim = m.Dim("dim", x, 0);
@@ -144,7 +144,7 @@ bool SliceTensor(Match& m) {
   return m.ReturnView(Slice(x, dim, bounds.start, bounds.end, bounds.step));
 }
 
-bool Narrow(Match& m) {
+bool Narrow(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || x.rank() == 0) return false;
   const int64_t dim = m.Dim("dim", x);
@@ -152,14 +152,14 @@ bool Narrow(Match& m) {
   return m.ReturnView(Slice(x, dim, start, m.exprs().Add(start, m.Sym("length")), 1));
 }
 
-ExprId IndexIn(Match& m, ExprId index, ExprId size) {
+ExprId IndexIn(DecomposeContext& m, ExprId index, ExprId size) {
   const auto constant = m.exprs().AsConst(index), limit = m.exprs().AsConst(size);
   if (constant && limit && (*constant < -*limit || *constant >= *limit))
     m.b().Fail("the selected index is out of range");
   return constant && *constant < 0 ? m.exprs().Add(index, size) : index;
 }
 
-bool SelectInt(Match& m) {
+bool SelectInt(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || x.rank() == 0) return false;
   const int64_t dim = m.Dim("dim", x);
@@ -169,7 +169,7 @@ bool SelectInt(Match& m) {
 }
 
 // split, chunk, split_with_sizes: consecutive slices of the declared lengths.
-bool Split(Match& m) {
+bool Split(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || x.rank() == 0) return false;
   const int64_t dim = m.Dim("dim", x, 0);
@@ -187,7 +187,7 @@ bool Split(Match& m) {
   return true;
 }
 
-bool Unbind(Match& m) {
+bool Unbind(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || x.rank() == 0) return false;
   const int64_t dim = m.Dim("dim", x, 0);
@@ -199,7 +199,7 @@ bool Unbind(Match& m) {
 
 // ---- concatenation and repetition
 
-bool CatTensors(Match& m) {
+bool CatTensors(DecomposeContext& m) {
   std::vector<Value> parts = m.Tensors("tensors"), kept;
   const v1::DType dtype = m.Type().dtype;
   const int64_t rank = static_cast<int64_t>(m.Type().sizes.size());
@@ -216,7 +216,7 @@ bool CatTensors(Match& m) {
   return m.Return(m.b().Cat(kept, dim));
 }
 
-bool Stack(Match& m) {
+bool Stack(DecomposeContext& m) {
   std::vector<Value> parts = m.Tensors("tensors");
   const int64_t dim = m.b().Dim(m.Int("dim", 0), static_cast<int64_t>(m.Type().sizes.size()));
   for (Value& part : parts) part = Unsqueeze(Cast(part, m.Type().dtype), dim);
@@ -224,7 +224,7 @@ bool Stack(Match& m) {
 }
 
 // Each dimension n repeated r times: [n] as [1, n], expanded to [r, n], seen as [r * n].
-Value Repeated(Match& m, Value x, std::vector<ExprId> repeats) {
+Value Repeated(DecomposeContext& m, Value x, std::vector<ExprId> repeats) {
   if (!x.ok()) return x;
   while (repeats.size() < x.sizes().size()) repeats.insert(repeats.begin(), m.b().Int(1));
   std::vector<ExprId> sizes = x.sizes();
@@ -243,11 +243,11 @@ Value Repeated(Match& m, Value x, std::vector<ExprId> repeats) {
   return View(Expand(View(x, apart), expanded), joined);
 }
 
-bool Repeat(Match& m) {
+bool Repeat(DecomposeContext& m) {
   return m.Return(Repeated(m, m.Tensor("self"), m.Syms(m.Has("repeats") ? "repeats" : "dims")));
 }
 
-bool RepeatInterleave(Match& m) {
+bool RepeatInterleave(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok()) return false;
   if (!m.Has("dim")) x = View(x, {CountOf(x, {})});
@@ -259,7 +259,7 @@ bool RepeatInterleave(Match& m) {
   return m.Return(View(Expand(Unsqueeze(x, dim + 1), expanded), joined));
 }
 
-bool Roll(Match& m) {
+bool Roll(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok()) return false;
   const std::vector<ExprId> shifts = m.Syms("shifts");
@@ -283,7 +283,7 @@ bool Roll(Match& m) {
   return m.Return(flat ? View(x, original) : x);
 }
 
-bool Flip(Match& m) {
+bool Flip(DecomposeContext& m) {
   Value x = m.Tensor("self");
   const Dims given = m.Ints("dims");
   if (!x.ok() || given.empty() || x.rank() == 0) return m.Return(x);
@@ -292,7 +292,7 @@ bool Flip(Match& m) {
   return m.Return(kiln::Flip(x, dims));
 }
 
-bool Rot90(Match& m) {
+bool Rot90(DecomposeContext& m) {
   Value x = m.Tensor("self");
   Dims dims = m.Ints("dims");
   if (dims.empty()) dims = {0, 1};
@@ -306,7 +306,7 @@ bool Rot90(Match& m) {
 }
 
 // [.., C*r*r, H, W] to [.., C, H*r, W*r], and back.
-bool PixelShuffle(Match& m) {
+bool PixelShuffle(DecomposeContext& m) {
   Value x = m.Tensor("self");
   const bool back = absl::StrContains(m.node().target, "unshuffle");
   const ExprId r = m.Sym(back ? "downscale_factor" : "upscale_factor");
@@ -330,9 +330,12 @@ bool PixelShuffle(Match& m) {
 
 // ---- gradients of views: the gradient laid into zeros
 
-Value Zeros(Match& m, const Value& like) { return m.b().Full(m.Syms("input_sizes"), 0, like.dtype()); }
+Value Zeros(DecomposeContext& m, const Value& like) {
+  return m.b().Full(m.Syms("input_sizes"), 0, like.dtype());
+}
 
-Value SliceScatter(Match& m, const Value& into, const Value& part, int64_t dim, const SliceBounds& bounds) {
+Value SliceScatter(DecomposeContext& m, const Value& into, const Value& part, int64_t dim,
+                   const SliceBounds& bounds) {
   if (!into.ok() || !part.ok()) return Value();
   GraphBuilder& b = m.b();
   return b.Node(Op::kSliceScatter,
@@ -345,7 +348,7 @@ Value SliceScatter(Match& m, const Value& into, const Value& part, int64_t dim, 
                 b.Dense(into.dtype(), into.sizes()));
 }
 
-Value SelectScatter(Match& m, const Value& into, const Value& part, int64_t dim, ExprId index) {
+Value SelectScatter(DecomposeContext& m, const Value& into, const Value& part, int64_t dim, ExprId index) {
   if (!into.ok() || !part.ok()) return Value();
   GraphBuilder& b = m.b();
   return b.Node(Op::kSelectScatter,
@@ -356,11 +359,11 @@ Value SelectScatter(Match& m, const Value& into, const Value& part, int64_t dim,
                 b.Dense(into.dtype(), into.sizes()));
 }
 
-bool AsStridedCopy(Match& m) {
+bool AsStridedCopy(DecomposeContext& m) {
   return m.Return(Clone(m.b().Node(Op::kAsStrided, m.node().args, m.Type()), m.Type()));
 }
 
-bool SliceBackward(Match& m) {
+bool SliceBackward(DecomposeContext& m) {
   Value g = m.Tensor("grad_output");
   if (!g.ok() || g.rank() == 0) return false;
   Value zeros = Zeros(m, g);
@@ -372,7 +375,7 @@ bool SliceBackward(Match& m) {
   return m.Return(SliceScatter(m, zeros, g, dim, bounds));
 }
 
-bool SelectBackward(Match& m) {
+bool SelectBackward(DecomposeContext& m) {
   Value g = m.Tensor("grad_output");
   if (!g.ok()) return false;
   Value zeros = Zeros(m, g);
@@ -381,7 +384,7 @@ bool SelectBackward(Match& m) {
   return m.Return(SelectScatter(m, zeros, g, dim, IndexIn(m, m.Sym("index"), zeros.size(dim))));
 }
 
-bool SliceScatterNode(Match& m) {
+bool SliceScatterNode(DecomposeContext& m) {
   Value x = m.Tensor("self"), part = m.Tensor("src");
   if (!x.ok() || !part.ok() || x.rank() == 0 || part.rank() != x.rank()) return false;
   const int64_t dim = m.Dim("dim", x, 0);
@@ -393,7 +396,7 @@ bool SliceScatterNode(Match& m) {
   return m.Return(SliceScatter(m, x, Cast(part, x.dtype()), dim, bounds));
 }
 
-bool SelectScatterNode(Match& m) {
+bool SelectScatterNode(DecomposeContext& m) {
   Value x = m.Tensor("self"), part = m.Tensor("src");
   if (!x.ok() || !part.ok() || x.rank() == 0) return false;
   const int64_t dim = m.Dim("dim", x);
@@ -404,7 +407,7 @@ bool SelectScatterNode(Match& m) {
 
 // ---- windows: position i of window k along `dim` is k * step + i
 
-Value WindowPositions(Match& m, ExprId windows) {
+Value WindowPositions(DecomposeContext& m, ExprId windows) {
   return Unsqueeze(m.b().Iota(windows) * m.Int("step"), 1) + m.b().Iota(m.b().Int(m.Int("size")));
 }
 
@@ -419,7 +422,7 @@ Value MoveTo(const Value& x, int64_t from, int64_t to) {
   return Permute(x, order);
 }
 
-bool UnfoldBackward(Match& m) {
+bool UnfoldBackward(DecomposeContext& m) {
   Value g = m.Tensor("grad_in");
   if (!g.ok() || g.rank() < 2 || m.Int("size") < 1 || m.Int("step") < 1) return false;
   Value compute = ToCompute(g);
@@ -433,7 +436,7 @@ bool UnfoldBackward(Match& m) {
 
 // ---- diagonals: the last dimension of `x` along a diagonal of a matrix of these sizes, zero elsewhere
 
-Value OnDiagonal(Match& m, const Value& x, ExprId rows, ExprId columns, int64_t offset) {
+Value OnDiagonal(DecomposeContext& m, const Value& x, ExprId rows, ExprId columns, int64_t offset) {
   ExprPool& pool = m.exprs();
   // Entry i stands at row i and column i + offset, or at column i and row i - offset.
   const bool by_row = offset >= 0;
@@ -457,7 +460,7 @@ Value PlaceMatrix(const Value& x, int64_t dim1, int64_t dim2) {
   return Permute(x, order);
 }
 
-bool DiagEmbed(Match& m) {
+bool DiagEmbed(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || x.rank() == 0) return false;
   const int64_t offset = m.Int("offset", 0), rank = x.rank() + 1;
@@ -467,7 +470,7 @@ bool DiagEmbed(Match& m) {
       PlaceMatrix(matrix, m.b().Dim(m.Int("dim1", -2), rank), m.b().Dim(m.Int("dim2", -1), rank)));
 }
 
-bool DiagonalBackward(Match& m) {
+bool DiagonalBackward(DecomposeContext& m) {
   Value g = m.Tensor("grad_output");
   const std::vector<ExprId> sizes = m.Syms("input_sizes");
   const int64_t rank = static_cast<int64_t>(sizes.size());

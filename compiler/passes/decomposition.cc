@@ -8,7 +8,7 @@
 
 namespace kiln {
 
-Match::Match(GraphBuilder& builder, const GraphNode& node, const Machine& machine)
+DecomposeContext::DecomposeContext(GraphBuilder& builder, const GraphNode& node, const Machine& machine)
     : b_(builder), node_(node), machine_(machine), results_(node.results.size()) {
   for (ValueId result : node.results) {
     const TensorType& type = b_.graph().type(result);
@@ -19,7 +19,7 @@ Match::Match(GraphBuilder& builder, const GraphNode& node, const Machine& machin
   }
 }
 
-const Argument* Match::Required(absl::string_view name) {
+const Argument* DecomposeContext::Required(absl::string_view name) {
   const Argument* argument = node_.Find(name);
   if (argument == nullptr) b_.Fail(absl::StrCat("argument '", name, "' is missing"));
   return argument;
@@ -38,7 +38,7 @@ bool ConvertsAtRunTime(const Operand& value, const TensorType& type) {
          !AllConvert(value.tensor.dtype(), type.dtype);
 }
 
-Value Match::Tensor(absl::string_view name) {
+Value DecomposeContext::Tensor(absl::string_view name) {
   const Argument* argument = Required(name);
   if (argument == nullptr) return Value();
   const auto* tensor = std::get_if<TensorArg>(argument);
@@ -49,13 +49,13 @@ Value Match::Tensor(absl::string_view name) {
   return b_.Use(tensor->value);
 }
 
-Value Match::OptionalTensor(absl::string_view name) {
+Value DecomposeContext::OptionalTensor(absl::string_view name) {
   if (!Has(name)) return Value();
   const auto* tensor = std::get_if<TensorArg>(node_.Find(name));
   return tensor != nullptr && tensor->value == kNoValue ? Value() : Tensor(name);
 }
 
-std::vector<Value> Match::Tensors(absl::string_view name) {
+std::vector<Value> DecomposeContext::Tensors(absl::string_view name) {
   std::vector<Value> values;
   const Argument* argument = Required(name);
   if (argument == nullptr) return values;
@@ -68,7 +68,7 @@ std::vector<Value> Match::Tensors(absl::string_view name) {
   return values;
 }
 
-Operand Match::Scalar(absl::string_view name, std::optional<Operand> otherwise) {
+Operand DecomposeContext::Scalar(absl::string_view name, std::optional<Operand> otherwise) {
   const Argument* argument = node_.Find(name);
   if (argument == nullptr) {
     if (otherwise.has_value()) return *otherwise;
@@ -86,7 +86,7 @@ Operand Match::Scalar(absl::string_view name, std::optional<Operand> otherwise) 
   return 0;
 }
 
-double Match::Float(absl::string_view name, std::optional<double> otherwise) {
+double DecomposeContext::Float(absl::string_view name, std::optional<double> otherwise) {
   const Argument* argument = node_.Find(name);
   if (argument == nullptr) {
     if (!otherwise.has_value()) Required(name);
@@ -100,7 +100,7 @@ double Match::Float(absl::string_view name, std::optional<double> otherwise) {
   return scalar.kind == Operand::Kind::kFloat ? scalar.number : static_cast<double>(scalar.integer);
 }
 
-ExprId Match::Sym(absl::string_view name, std::optional<ExprId> otherwise) {
+ExprId DecomposeContext::Sym(absl::string_view name, std::optional<ExprId> otherwise) {
   const Argument* argument = node_.Find(name);
   if (argument == nullptr) {
     if (!otherwise.has_value()) Required(name);
@@ -112,14 +112,14 @@ ExprId Match::Sym(absl::string_view name, std::optional<ExprId> otherwise) {
   return b_.Int(0);
 }
 
-int64_t Match::Int(absl::string_view name, std::optional<int64_t> otherwise) {
+int64_t DecomposeContext::Int(absl::string_view name, std::optional<int64_t> otherwise) {
   if (node_.Find(name) == nullptr && otherwise.has_value()) return *otherwise;
   auto value = exprs().AsConst(Sym(name));
   if (!value) b_.Fail(absl::StrCat("argument '", name, "' has to be a constant"));
   return value.value_or(0);
 }
 
-std::vector<ExprId> Match::Syms(absl::string_view name) {
+std::vector<ExprId> DecomposeContext::Syms(absl::string_view name) {
   const Argument* argument = node_.Find(name);
   if (argument == nullptr) return {};
   if (const auto* list = std::get_if<IntListArg>(argument)) return list->values;
@@ -128,7 +128,7 @@ std::vector<ExprId> Match::Syms(absl::string_view name) {
   return {};
 }
 
-std::vector<int64_t> Match::Ints(absl::string_view name) {
+std::vector<int64_t> DecomposeContext::Ints(absl::string_view name) {
   std::vector<int64_t> values;
   for (ExprId id : Syms(name)) {
     auto value = exprs().AsConst(id);
@@ -138,7 +138,7 @@ std::vector<int64_t> Match::Ints(absl::string_view name) {
   return values;
 }
 
-std::vector<int64_t> Match::Dims(absl::string_view name, const Value& of) {
+std::vector<int64_t> DecomposeContext::Dims(absl::string_view name, const Value& of) {
   std::vector<int64_t> dims = Ints(name);
   if (dims.empty()) {
     for (int64_t i = 0; i < of.rank(); ++i) dims.push_back(i);
@@ -151,18 +151,18 @@ std::vector<int64_t> Match::Dims(absl::string_view name, const Value& of) {
   return dims;
 }
 
-int64_t Match::Dim(absl::string_view name, const Value& of, std::optional<int64_t> otherwise) {
+int64_t DecomposeContext::Dim(absl::string_view name, const Value& of, std::optional<int64_t> otherwise) {
   return b_.Dim(Int(name, otherwise), of.rank());
 }
 
-bool Match::Bool(absl::string_view name, bool otherwise) {
+bool DecomposeContext::Bool(absl::string_view name, bool otherwise) {
   const Argument* argument = node_.Find(name);
   if (argument == nullptr) return otherwise;
   if (const auto* flag = std::get_if<BoolArg>(argument)) return flag->value;
   return Int(name) != 0;
 }
 
-std::vector<bool> Match::Bools(absl::string_view name) {
+std::vector<bool> DecomposeContext::Bools(absl::string_view name) {
   const Argument* argument = Required(name);
   if (argument == nullptr) return {};
   if (const auto* list = std::get_if<BoolListArg>(argument)) return list->values;
@@ -170,7 +170,7 @@ std::vector<bool> Match::Bools(absl::string_view name) {
   return {};
 }
 
-std::string Match::String(absl::string_view name, absl::string_view otherwise) {
+std::string DecomposeContext::String(absl::string_view name, absl::string_view otherwise) {
   const Argument* argument = node_.Find(name);
   if (argument == nullptr) return std::string(otherwise);
   if (const auto* text = std::get_if<StringArg>(argument)) return text->value;
@@ -178,7 +178,7 @@ std::string Match::String(absl::string_view name, absl::string_view otherwise) {
   return std::string(otherwise);
 }
 
-v1::DType Match::DType(absl::string_view name, v1::DType otherwise) {
+v1::DType DecomposeContext::DType(absl::string_view name, v1::DType otherwise) {
   const Argument* argument = node_.Find(name);
   if (argument == nullptr) return otherwise;
   if (const auto* dtype = std::get_if<DTypeArg>(argument)) return dtype->value;
@@ -186,12 +186,12 @@ v1::DType Match::DType(absl::string_view name, v1::DType otherwise) {
   return otherwise;
 }
 
-bool Match::Wanted(size_t i) const {
+bool DecomposeContext::Wanted(size_t i) const {
   return i < node_.results.size() && node_.results[i] != kNoValue &&
          b_.graph().type(node_.results[i]).dtype != v1::DTYPE_UNSPECIFIED;
 }
 
-TensorType Match::Type(size_t i) {
+TensorType DecomposeContext::Type(size_t i) {
   if (i >= node_.results.size()) {
     b_.Fail(absl::StrCat("result ", i, " is missing"));
     return TensorType();
@@ -199,7 +199,7 @@ TensorType Match::Type(size_t i) {
   return b_.graph().type(node_.results[i]);
 }
 
-void Match::SetAs(size_t i, const Value& value, bool view) {
+void DecomposeContext::SetAs(size_t i, const Value& value, bool view) {
   if (i < results_.size()) results_[i] = {value, view};
 }
 

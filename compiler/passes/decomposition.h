@@ -1,8 +1,8 @@
-// How one composite operator becomes core ones: a `Decomposition` reads the arguments of a `Match`,
-// computes with the builder, and returns the results. The table has one row an overload; the rows
-// stand in one file a subject (decompose_*.cc).
+// How one composite operator becomes core ones: a `Decomposition` reads the arguments of a
+// `DecomposeContext`, computes with the builder, and returns the results. The table has one row an overload;
+// the rows stand in one file a subject (decompose_*.cc).
 //
-//   bool Silu(Match& m) {
+//   bool Silu(DecomposeContext& m) {
 //     Value x = ToCompute(m.Tensor("self"));
 //     return m.Return(x * Sigmoid(x));
 //   }
@@ -25,9 +25,9 @@
 
 namespace kiln {
 
-class Match {
+class DecomposeContext {
  public:
-  Match(GraphBuilder& builder, const GraphNode& node, const Machine& machine);
+  DecomposeContext(GraphBuilder& builder, const GraphNode& node, const Machine& machine);
 
   GraphBuilder& b() { return b_; }
   ExprPool& exprs() { return b_.exprs(); }
@@ -85,7 +85,7 @@ class Match {
 // the library call does too. On a GPU that is a wait, which no recording bears: the value wraps there.
 bool ConvertsAtRunTime(const Operand& value, const TensorType& type);
 
-using Decomposition = bool (*)(Match&);
+using Decomposition = bool (*)(DecomposeContext&);
 using DecompositionTable = absl::flat_hash_map<std::string, Decomposition>;
 
 struct DecompositionRow {

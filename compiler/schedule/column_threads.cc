@@ -98,8 +98,8 @@ v1::ThreadSchedule WithRows(const KernelFacts& facts, v1::ThreadSchedule schedul
   schedule.set_threads(threads);
   if (rows == 1) {
     if (schedule.has_points()) return schedule;
-    schedule.mutable_points()->set_turns(1);
-    schedule.mutable_points()->set_rounds(1);
+    schedule.mutable_points()->set_vectors_per_group(1);
+    schedule.mutable_points()->set_groups_per_thread(1);
     return schedule;
   }
   v1::ColumnThreads* columns = schedule.mutable_columns();
@@ -110,7 +110,8 @@ v1::ThreadSchedule WithRows(const KernelFacts& facts, v1::ThreadSchedule schedul
 }
 
 bool TakesOnePoint(const v1::ThreadSchedule& schedule) {
-  return schedule.lanes() == 1 && schedule.points().turns() == 1 && schedule.points().rounds() == 1;
+  return schedule.lanes() == 1 && schedule.points().vectors_per_group() == 1 &&
+         schedule.points().groups_per_thread() == 1;
 }
 
 }  // namespace

@@ -177,7 +177,7 @@ bool KernelFacts::SameValue(uint32_t a, uint32_t b, int* budget) const {
 
 bool KernelFacts::SameRow(const StageFacts& stage, uint32_t op) const {
   const StageFacts& other = StageOf(op);
-  return other.IsRowWalk() && other.stage->inner(0) == stage.stage->inner(0);
+  return other.IsRowPass() && other.stage->inner(0) == stage.stage->inner(0);
 }
 
 }  // namespace kiln

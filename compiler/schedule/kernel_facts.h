@@ -27,7 +27,7 @@ struct StageFacts {
 
   uint32_t end_op() const { return first_op + static_cast<uint32_t>(stage->ops_size()); }
   // One loop along a row, in any order.
-  bool IsRowWalk() const { return !has_scan && stage->inner_size() == 1; }
+  bool IsRowPass() const { return !has_scan && stage->inner_size() == 1; }
 };
 
 class KernelFacts {

@@ -17,15 +17,11 @@ LoopContext::LoopContext(LoopGraph& graph, const Machine& machine) : graph_(grap
     for (const LoopVar& var : node.loops.outer) next_var_ = std::max(next_var_, var.var + 1);
     for (const LoopVar& var : node.loops.inner) next_var_ = std::max(next_var_, var.var + 1);
   }
-  absl::flat_hash_map<uint32_t, uint32_t> groups;
   memory_.resize(graph.buffers.size());
   for (uint32_t b = 0; b < graph.buffers.size(); ++b) {
     memory_[b] = b;
     const LoopBuffer& buffer = graph.buffers[b];
     if (buffer.shares >= 0) memory_[b] = memory_[buffer.shares];  // made before it
-    if (buffer.kind != LoopBuffer::Kind::kInput || buffer.input >= graph.inputs.size()) continue;
-    uint32_t group = graph.inputs[buffer.input].fact.alias_group();
-    if (group != 0) memory_[b] = groups.try_emplace(group, b).first->second;
   }
 }
 

@@ -148,7 +148,7 @@ class Planner {
     if (passed_on_[b] || lives_[b].output) return false;
     if (!IsInput(b)) return lives_[b].allocated || lives_[b].made;
     const v1::InputFact& fact = FactOf(b);
-    if (!fact.donated() || fact.is_static() || fact.mutated() || fact.alias_group() != 0) return false;
+    if (!fact.donated() || fact.is_static() || fact.mutated()) return false;
     return context_.Equal(context_.pool().Product(graph_.buffers[b].sizes), graph_.buffers[b].span);
   }
 

@@ -1,4 +1,4 @@
-// Points that a GPU's threads have of their own: how many turns of them in a row, and how often.
+// Points that a GPU's threads have of their own: how many vectors of them in a group, and how many groups.
 // Threads: pure functions. Errors: INVALID_ARGUMENT for what the kernel does not allow.
 #pragma once
 

@@ -75,7 +75,7 @@ void OfRows(const KernelFacts& facts, const Machine& machine, const v1::RowSched
   const std::vector<bool> skipped = SkippedOps(facts, rows);
   std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> readers;  // of a row, by buffer and index
   for (const StageFacts& stage : facts.stages()) {
-    if (!stage.IsRowWalk() || ReadsShifted(facts, rows, stage)) continue;
+    if (!stage.IsRowPass() || ReadsShifted(facts, rows, stage)) continue;
     const bool is_shifted = rows.has_shifted() && (&facts.StageOf(rows.shifted().reduced()) == &stage ||
                                                    &facts.StageOf(rows.shifted().sum()) == &stage);
     for (uint32_t id = stage.first_op; id < stage.end_op(); ++id) {
@@ -124,7 +124,7 @@ bool MayPrefetch(const KernelFacts& facts, const v1::VectorSchedule& schedule, c
   }
   return prefetch.rows_ahead() > 0 && prefetch.rows_ahead() <= kRowsAheadMax &&
          (prefetch.shares() == 0 ? prefetch.share() == 0 : prefetch.share() < prefetch.shares()) &&
-         schedule.has_rows() && facts.kernel().outer_size() > 0 && facts.StageOf(prefetch.load()).IsRowWalk();
+         schedule.has_rows() && facts.kernel().outer_size() > 0 && facts.StageOf(prefetch.load()).IsRowPass();
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ bool MayCache(const KernelFacts& facts, const v1::VectorSchedule& schedule, uint
               uint32_t reader) {
   if (facts.IndexesByValues() || !IsCacheable(facts, writer) || !IsCacheable(facts, reader)) return false;
   const StageFacts &first = facts.StageOf(writer), &second = facts.StageOf(reader);
-  if (&first >= &second || !first.IsRowWalk() || !second.IsRowWalk()) return false;
+  if (&first >= &second || !first.IsRowPass() || !second.IsRowPass()) return false;
   if (first.stage->inner(0) != second.stage->inner(0) || !facts.SameValue(writer, reader)) return false;
   const int64_t elements = facts.ConstantExpr(second.stage->inner(0)).value_or(0);
   return elements >= schedule.lanes() && elements <= kCachedBytesMax / 4;
@@ -55,7 +55,7 @@ void SkipArgumentsOf(const KernelFacts& facts, uint32_t reader, std::vector<bool
 void ChooseRowCache(const KernelFacts& facts, const VectorTarget& target, v1::VectorSchedule* schedule) {
   if (!schedule->has_rows() || schedule->lanes() == 1) return;
   for (uint32_t id = 0; id < facts.ops().size(); ++id) {
-    if (!IsCacheable(facts, id) || !facts.StageOf(id).IsRowWalk()) continue;
+    if (!IsCacheable(facts, id) || !facts.StageOf(id).IsRowPass()) continue;
     const int64_t elements = facts.ConstantExpr(facts.StageOf(id).stage->inner(0)).value_or(0);
     if (elements > cost::SecondLevelRowBytesMax(target.machine) / 4) continue;
     if (const std::optional<uint32_t> writer = EarlierExponential(facts, *schedule, id)) {

@@ -71,7 +71,7 @@ std::optional<RowPasses> PipelinePasses(const KernelFacts& facts, const v1::Vect
   const v1::RowSchedule& rows = schedule.rows();
   std::optional<RowPasses> all = RowPassesOf(facts, rows);
   if (!all || all->passes.size() < 2) return std::nullopt;
-  if (rows.has_shifted() &&  // the guess is made where a turn begins
+  if (rows.has_shifted() &&  // the estimate is made where a turn begins
       &facts.stages()[all->passes[0].stage] != &facts.StageOf(rows.shifted().reduced())) {
     return std::nullopt;
   }

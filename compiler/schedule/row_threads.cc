@@ -95,9 +95,9 @@ unsigned WithEqualTurns(int64_t turns, unsigned threads) {
   return threads;
 }
 
-v1::ThreadSchedule With(v1::ThreadSchedule schedule, unsigned threads, unsigned warps) {
+v1::ThreadSchedule With(v1::ThreadSchedule schedule, unsigned threads, unsigned points) {
   schedule.set_threads(threads);
-  schedule.mutable_rows()->set_warps(warps);
+  schedule.mutable_rows()->set_points_per_block(points);
   return schedule;
 }
 
@@ -146,12 +146,12 @@ absl::Status CheckFlattened(const KernelFacts& facts, const Machine&, const v1::
 void ChooseRowThreads(const KernelFacts& facts, const Machine& machine, v1::ThreadSchedule* schedule) {
   if (!schedule->has_rows()) return;
   v1::RowThreads* rows = schedule->mutable_rows();
-  rows->set_warps(1);
+  rows->set_points_per_block(1);
   const int64_t lanes = schedule->lanes();
   const int64_t vectors = LongestTurns(facts, *schedule);
   if (rows->has_strips() && vectors * lanes * 4 <= int64_t{kWarp} * kBytesOfWarpThread) {
     schedule->set_threads(kWarp);
-    rows->set_warps(kWarpsOfStrip);
+    rows->set_points_per_block(kWarpsOfStrip);
     return;
   }
   const bool few = PointsEstimate(facts, cost::ManyPoints(machine)) <= cost::FewPoints(machine);
@@ -166,16 +166,17 @@ void ChooseRowThreads(const KernelFacts& facts, const Machine& machine, v1::Thre
   const auto threads =
       static_cast<unsigned>(std::clamp(static_cast<int64_t>(absl::bit_ceil(wanted)), int64_t{kWarp}, most));
   const int64_t many_rows = cost::ManyRows(machine);
-  if (threads == kWarp && PointsEstimate(facts, many_rows) == many_rows) rows->set_warps(kWarpsOfBlock);
+  if (threads == kWarp && PointsEstimate(facts, many_rows) == many_rows)
+    rows->set_points_per_block(kWarpsOfBlock);
   schedule->set_threads(WithEqualTurns(vectors, threads));
 }
 
 absl::Status CheckRowThreads(const KernelFacts&, const Machine&, const v1::ThreadSchedule& schedule) {
   if (!schedule.has_rows()) return absl::OkStatus();
-  const unsigned warps = schedule.rows().warps();
-  if (warps == 1 || (schedule.threads() == kWarp && warps > 0 && warps <= kBlockThreadsMax / kWarp))
+  const unsigned points = schedule.rows().points_per_block();
+  if (points == 1 || (schedule.threads() == kWarp && points > 0 && points <= kBlockThreadsMax / kWarp))
     return absl::OkStatus();
-  return RefuseThreads(absl::StrCat(warps, " warps with a point of ", schedule.threads(), " threads each"));
+  return RefuseThreads(absl::StrCat(points, " points a block of ", schedule.threads(), " threads each"));
 }
 
 std::vector<v1::ThreadSchedule> OtherRowThreads(const KernelFacts& facts, const Machine&,
@@ -185,9 +186,9 @@ std::vector<v1::ThreadSchedule> OtherRowThreads(const KernelFacts& facts, const 
   const auto block = [&](unsigned wanted) {
     return With(own, WithEqualTurns(vectors, std::max(wanted / kWarp, 1u) * kWarp), 1);
   };
-  const unsigned threads = own.threads(), warps = own.rows().warps();
-  if (warps > 1) {
-    return {With(own, kWarp, warps / 2), With(own, kWarp, warps * 2), block(2 * kWarp), block(4 * kWarp)};
+  const unsigned threads = own.threads(), points = own.rows().points_per_block();
+  if (points > 1) {
+    return {With(own, kWarp, points / 2), With(own, kWarp, points * 2), block(2 * kWarp), block(4 * kWarp)};
   }
   return {block(threads / 2), block(threads * 2), With(own, kWarp, kBlockThreads / kWarp), block(threads / 4),
           block(threads * 4)};

@@ -10,7 +10,7 @@
 namespace kiln {
 namespace {
 
-// The guess takes as long as some ten vectors do, which are hidden where rows of memory go side by side.
+// The estimate takes as long as some ten vectors do, which are hidden where rows of memory go side by side.
 constexpr int64_t kRowElementsMin = 1024, kMemoryRowElementsMin = 256;
 
 // The mean's part of it: of the sum of (x - mean of x)², whose terms are `squares`.
@@ -41,7 +41,7 @@ std::optional<v1::ShiftedReduction> OfMean(const KernelFacts& facts, uint32_t su
 
 // Of the sum of e^(x - maximum of x), or of (x - mean of x)².
 std::optional<v1::ShiftedReduction> ShiftedReductionOf(const KernelFacts& facts, uint32_t sum) {
-  if (!facts.IsReduction(sum, v1::REDUCE_SUM) || !facts.StageOf(sum).IsRowWalk()) return std::nullopt;
+  if (!facts.IsReduction(sum, v1::REDUCE_SUM) || !facts.StageOf(sum).IsRowPass()) return std::nullopt;
   const uint32_t summed = facts.op(sum).args(0);
   if (facts.uses(summed) != 1) return std::nullopt;
   if (!IsExponential(facts.opcode(summed))) return OfMean(facts, sum, summed);
@@ -87,7 +87,7 @@ bool MayShareAPass(const KernelFacts& facts, const v1::RowSchedule& rows,
                    const v1::ShiftedReduction& shifted) {
   const StageFacts &first = facts.StageOf(shifted.reduced()), &second = facts.StageOf(shifted.sum());
   if (facts.uses(shifted.difference()) != (shifted.of_mean() ? 2 : 1)) return false;
-  if (&first >= &second || !first.IsRowWalk() || shifted.center() >= second.first_op) return false;
+  if (&first >= &second || !first.IsRowPass() || shifted.center() >= second.first_op) return false;
   for (const StageFacts* between = &first + 1; between < &second; ++between) {
     if (between->stage->inner_size() != 0) return false;
   }
@@ -148,7 +148,7 @@ absl::Status CheckShiftedReduction(const KernelFacts& facts, const VectorTarget&
   const std::optional<v1::ShiftedReduction> found = ShiftedReductionOf(facts, asked.sum());
   if (!found || !Equals(*found, asked)) return refuse("is not what the kernel computes");
   if (!MayShareAPass(facts, schedule.rows(), asked)) return refuse("cannot share a pass");
-  // The guess is the row's first vector.
+  // The estimate is the row's first vector.
   if (facts.ConstantExpr(facts.StageOf(asked.reduced()).stage->inner(0)).value_or(0) < schedule.lanes()) {
     return refuse("has rows shorter than a vector");
   }

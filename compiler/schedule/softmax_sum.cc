@@ -38,7 +38,7 @@ bool BeginsAlike(const KernelFacts& facts, const StageFacts& first, const StageF
 
 // Loops of one extent, with nothing in between.
 bool AreNeighbours(const KernelFacts& facts, const StageFacts& first, const StageFacts& second) {
-  if (!first.IsRowWalk() || !second.IsRowWalk()) return false;
+  if (!first.IsRowPass() || !second.IsRowPass()) return false;
   for (const StageFacts* between = &first + 1; between < &second; ++between) {
     if (between->stage->ops_size() > 0) return false;
   }

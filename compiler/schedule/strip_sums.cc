@@ -117,7 +117,7 @@ absl::Status CheckStripsFit(const KernelFacts& facts, const Machine& machine,
     shared_bytes += turns * schedule.lanes() * 4;
   }
   if (words > kWordsOfSumsMax) return RefuseThreads("too few registers for a strip's sums");
-  if (schedule.rows().warps() > 1 && shared_bytes > machine.gpu.shared_bytes_of_strips)
+  if (schedule.rows().points_per_block() > 1 && shared_bytes > machine.gpu.shared_bytes_of_strips)
     return RefuseThreads("too little shared memory for a strip's sums");
   for (size_t stage = 0; stage < facts.stages().size(); ++stage) {
     const StageFacts& info = facts.stages()[stage];

@@ -7,7 +7,7 @@ namespace {
 
 bool MayShorten(const KernelFacts& facts, const v1::RowSchedule& rows, uint32_t sum) {
   if (!facts.IsReduction(sum, v1::REDUCE_SUM) || facts.IndexesByValues()) return false;
-  if (!facts.StageOf(sum).IsRowWalk()) return false;
+  if (!facts.StageOf(sum).IsRowPass()) return false;
   const uint32_t exponential = facts.op(sum).args(0);
   if (!IsExponential(facts.opcode(exponential)) || facts.uses(exponential) != 1) return false;
   // What is kept has bits of its own, and what is read back has no argument here.
@@ -20,7 +20,7 @@ bool MayShorten(const KernelFacts& facts, const v1::RowSchedule& rows, uint32_t 
 
 std::optional<uint32_t> MaximumBelow(const KernelFacts& facts, uint32_t exponential) {
   const StageFacts& stage = facts.StageOf(exponential);
-  if (!stage.IsRowWalk() || facts.op(exponential).dtype() != v1::F32) return std::nullopt;
+  if (!stage.IsRowPass() || facts.op(exponential).dtype() != v1::F32) return std::nullopt;
   const v1::LoopOp& difference = facts.op(facts.op(exponential).args(0));
   if (static_cast<LoopOpcode>(difference.op()) != LoopOpcode::kSub) return std::nullopt;
   const uint32_t x = difference.args(0), maximum = difference.args(1);

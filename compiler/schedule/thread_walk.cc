@@ -120,16 +120,17 @@ bool IsStripSum(const v1::ThreadSchedule& schedule, uint32_t op) {
 }
 
 uint32_t ThreadsOfBlock(const v1::ThreadSchedule& schedule) {
-  return schedule.threads() * (schedule.has_rows() ? schedule.rows().warps() : 1);
+  return schedule.threads() * (schedule.has_rows() ? schedule.rows().points_per_block() : 1);
 }
 
 uint32_t PointsOfBlock(const v1::ThreadSchedule& schedule) {
   switch (schedule.form_case()) {
     case v1::ThreadSchedule::kPoints:
-      return schedule.threads() * schedule.lanes() * schedule.points().turns() * schedule.points().rounds();
+      return schedule.threads() * schedule.lanes() * schedule.points().vectors_per_group() *
+             schedule.points().groups_per_thread();
     case v1::ThreadSchedule::kColumns: return schedule.threads() / schedule.columns().rows();
     case v1::ThreadSchedule::kTile: return schedule.tile().side() * schedule.tile().side();
-    default: return schedule.rows().has_strips() ? 1 : schedule.rows().warps();
+    default: return schedule.rows().has_strips() ? 1 : schedule.rows().points_per_block();
   }
 }
 

@@ -108,8 +108,8 @@ std::vector<v1::ThreadSchedule> OtherTileThreads(const KernelFacts&, const Machi
   if (!own.has_tile()) return {};
   std::vector<v1::ThreadSchedule> others = {own, own};
   others[0].mutable_tile()->set_side(own.tile().side() == kSideMin ? kSideMax : kSideMin);
-  others[1].mutable_points()->set_turns(1);
-  others[1].mutable_points()->set_rounds(1);
+  others[1].mutable_points()->set_vectors_per_group(1);
+  others[1].mutable_points()->set_groups_per_thread(1);
   return others;
 }
 

@@ -4,14 +4,14 @@
  * A kernel is `int32_t k(const KilnArgs*, int64_t begin, int64_t end, uint32_t thread)` and runs the
  * units [begin, end) of kernel.proto's KernelSchedule. Units are independent; their results do not
  * depend on how they are spread over threads. It returns 0, or the code that it also wrote to
- * `status` (first writer wins, the caller passes code == 0). It calls nothing but `host`'s functions,
- * allocates nothing, and assumes no alignment beyond the element's own. */
+ * `status` (first writer wins, the caller passes code == 0). It calls nothing, allocates nothing, and
+ * assumes no alignment beyond the element's own. */
 #ifndef KILN_COMPILER_SUPPORT_KERNEL_ABI_H_
 #define KILN_COMPILER_SUPPORT_KERNEL_ABI_H_
 
 #include <stdint.h>
 
-#define KILN_KERNEL_ABI_VERSION 1
+#define KILN_KERNEL_ABI_VERSION 2
 
 enum KilnStatusCode {
   KILN_OK = 0,
@@ -26,20 +26,12 @@ typedef struct KilnStatus {
   int64_t bound;
 } KilnStatus;
 
-typedef struct KilnHost {
-  uint32_t struct_size; /* of the host's table; grows at the end only */
-  uint32_t reserved;
-} KilnHost;
-
 typedef struct KilnArgs {
   uint32_t struct_size;
   uint32_t buffer_count;
   void* const* buffers;   /* first element of each Kernel.buffers entry */
   const int64_t* symbols; /* Kernel symbols */
-  void* scratch;          /* 64-byte aligned; thread t owns [t*scratch_stride, (t+1)*scratch_stride) */
-  int64_t scratch_stride;
   KilnStatus* status;
-  const KilnHost* host;
 } KilnArgs;
 
 typedef int32_t (*KilnKernel)(const KilnArgs* args, int64_t begin, int64_t end, uint32_t thread);

@@ -79,11 +79,6 @@ absl::Status CheckStep(const v1::PlanReply& plan, const v1::Step& step) {
     case v1::Step::kFree: return CheckBuffer(program, step.free().buffer());
     case v1::Step::kView: return CheckBuffer(program, step.view().buffer());
     case v1::Step::kSeeds: return CheckBuffer(program, step.seeds().buffer());
-    case v1::Step::kHostScalar: return CheckBuffer(program, step.host_scalar().buffer());
-    case v1::Step::kConstant: return CheckBuffer(program, step.constant().buffer());
-    case v1::Step::kDeviceCopy:
-      KILN_RETURN_IF_ERROR(CheckBuffer(program, step.device_copy().from()));
-      return CheckBuffer(program, step.device_copy().to());
     case v1::Step::kLet:
     case v1::Step::kCheck: return absl::OkStatus();
     case v1::Step::KIND_NOT_SET: break;

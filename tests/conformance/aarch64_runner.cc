@@ -74,9 +74,7 @@ void Answer(const EmulatedRequest& request, Code* code) {
     Read(pointers.back(), buffer.bytes);
   }
   EmulatedReply reply = {};
-  KilnHost host = {sizeof(KilnHost), 0};
-  const KilnArgs args = {
-      sizeof(KilnArgs), request.buffers, pointers.data(), symbols.data(), nullptr, 0, &reply.status, &host};
+  const KilnArgs args = {sizeof(KilnArgs), request.buffers, pointers.data(), symbols.data(), &reply.status};
   const auto kernel = reinterpret_cast<KilnKernel>(static_cast<char*>(code->base) + request.image_place +
                                                    request.entry_offset);
   for (const EmulatedPiece& piece : pieces) {

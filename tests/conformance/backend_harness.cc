@@ -156,14 +156,11 @@ constexpr char kCanaryByte = '\x5A';
 struct Prepared {
   explicit Prepared(std::vector<TestBuffer>& buffers, const std::vector<int64_t>& symbols) {
     for (TestBuffer& buffer : buffers) pointers.push_back(buffer.bytes.data());
-    args = {sizeof(KilnArgs), static_cast<uint32_t>(pointers.size()),
-            pointers.data(),  symbols.data(),
-            nullptr,          0,
-            &status,          &host};
+    args = {sizeof(KilnArgs), static_cast<uint32_t>(pointers.size()), pointers.data(), symbols.data(),
+            &status};
   }
   std::vector<void*> pointers;
   KilnStatus status = {};
-  KilnHost host = {sizeof(KilnHost), 0};
   KilnArgs args;
 };
 

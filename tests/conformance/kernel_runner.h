@@ -26,11 +26,8 @@ class CompiledKernel {
   KilnStatus Run(const std::vector<void*>& buffers, int64_t begin, int64_t end,
                  const std::vector<int64_t>& symbols = {}) const {
     KilnStatus status = {};
-    KilnHost host = {sizeof(KilnHost), 0};
-    KilnArgs args = {sizeof(KilnArgs), static_cast<uint32_t>(buffers.size()),
-                     buffers.data(),   symbols.data(),
-                     nullptr,          0,
-                     &status,          &host};
+    KilnArgs args = {sizeof(KilnArgs), static_cast<uint32_t>(buffers.size()), buffers.data(), symbols.data(),
+                     &status};
     const int32_t code = images_->entry(0)(&args, begin, end, 0);
     if (code != status.code) status.code = -1;
     return status;

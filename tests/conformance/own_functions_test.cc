@@ -258,8 +258,8 @@ TEST_P(OwnFunctionsTest, KeptExponentials) {
     }
   }
   const auto at = [&](int64_t row, int64_t k) -> float& { return x[row * kRow + k]; };
-  at(1, 0) = 0;     // the guess; subnormal exponentials and results
-  at(2, 4000) = 8;  // above the guess
+  at(1, 0) = 0;     // the estimate; subnormal exponentials and results
+  at(2, 4000) = 8;  // above the estimate
   // So far above it that the row is walked once more: one number, all of them, whatever comes after
   // -infinity.
   for (int64_t k = 0; k < kRow; ++k) {
@@ -300,7 +300,7 @@ TEST_P(OwnFunctionsTest, KeptExponentials) {
         EXPECT_NEAR(second[row] * sum, 1, 1e-6) << row;
       }
     }
-    // About a guess 14 below the maximum the exponents have lost four bits, twice.
+    // About an estimate 14 below the maximum the exponents have lost four bits, twice.
     EXPECT_LE(worst, 20) << static_cast<int>(form);
     EXPECT_GT(subnormal, 100);
   }
@@ -322,7 +322,7 @@ TEST_P(OwnFunctionsTest, APlainExponentialIsItselfInASoftmax) {
     ASSERT_EQ(BitsOf(got[k]), BitsOf(alone[k] * inverse[k / kRow])) << k;
     different += BitsOf(softmax[k]) != BitsOf(got[k]);
   }
-  EXPECT_GT(different, 0);  // or the row is not taken about a guess, and this shows nothing
+  EXPECT_GT(different, 0);  // or the row is not taken about an estimate, and this shows nothing
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, OwnFunctionsTest, testing::Bool(), X86TargetName);

@@ -42,8 +42,8 @@ inline CompileRequestInput InputOfGraph() {
       R"(triple: "x86_64-linux-gnu" features: "avx2" features: "bmi2" features: "f16c" features: "fma")")));
   sections.set_numerics(
       SerializeDeterministic(FromTextProto<v1::Numerics>(R"(float32_matmul_precision: "highest")")));
-  sections.set_facts(SerializeDeterministic(
-      FromTextProto<v1::GraphFacts>("inputs { aligned16: true } outputs { user_visible: true }")));
+  sections.set_facts(
+      SerializeDeterministic(FromTextProto<v1::GraphFacts>("inputs {} outputs { user_visible: true }")));
   v1::Environment environment;
   environment.set_torch_version("2.13");
   environment.set_decomposition_digest(Sha256("decompositions"));

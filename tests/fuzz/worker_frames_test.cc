@@ -56,7 +56,7 @@ v1::Frame PlanFrame() {
   call->add_results(2);
   program->add_steps()->mutable_free()->set_buffer(1);
   program->add_steps()->mutable_view()->set_buffer(0);
-  program->add_steps()->mutable_device_copy()->set_to(2);
+  program->add_steps()->mutable_seeds()->set_buffer(2);
   program->add_outputs()->set_buffer(2);
   v1::Guards* guards = plan->mutable_guards();
   v1::Symbol* symbol = guards->add_symbols();
@@ -303,7 +303,7 @@ TEST(WorkerFrames, PlansThatNameWhatIsNotThereAreRefused) {
   EXPECT_TRUE(refused([&](v1::PlanReply* p) { step(p, 1)->mutable_launch()->set_buffers(0, 3); }));
   EXPECT_TRUE(refused([&](v1::PlanReply* p) { step(p, 2)->mutable_launch_group()->set_kernel(2); }));
   EXPECT_TRUE(refused([&](v1::PlanReply* p) { step(p, 3)->mutable_call()->set_results(0, 3); }));
-  EXPECT_TRUE(refused([&](v1::PlanReply* p) { step(p, 6)->mutable_device_copy()->set_from(3); }));
+  EXPECT_TRUE(refused([&](v1::PlanReply* p) { step(p, 6)->mutable_seeds()->set_buffer(3); }));
   EXPECT_TRUE(refused([&](v1::PlanReply* p) { p->mutable_program()->mutable_outputs(0)->set_buffer(3); }));
   EXPECT_TRUE(refused([&](v1::PlanReply* p) { p->mutable_guards()->set_conditions(0, 3); }));
   EXPECT_TRUE(refused([&](v1::PlanReply* p) { p->mutable_kernels(0)->clear_kernel(); }));

@@ -397,7 +397,7 @@ TEST_P(CodegenTest, SumsOfExponentialsBelowTheMaximum) {
 
 TEST_P(CodegenTest, SumsOfExponentialsThatAreNoNumbers) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::nanf("");
-  // An unrolled turn and a tail; and a row whose maximum is guessed, from its first vector.
+  // An unrolled turn and a tail; and a row whose maximum is estimated, from its first vector.
   for (int64_t columns : {71, 1095}) {
     std::vector<float> in(columns), top(1), sum(1);
     auto compiled = CompiledKernel::Create(backend_.get(), LogSumKernel(1, columns));
@@ -416,7 +416,7 @@ TEST_P(CodegenTest, SumsOfExponentialsThatAreNoNumbers) {
     run();
     EXPECT_EQ(top[0], -kInfinity);
     EXPECT_TRUE(std::isnan(sum[0]));  // infinity less infinity, as eager has it
-    in.back() = -3;                   // the only number, which no guess comes near
+    in.back() = -3;                   // the only number, which no estimate comes near
     run();
     EXPECT_EQ(top[0], -3);
     EXPECT_EQ(sum[0], 1);
@@ -463,7 +463,7 @@ std::vector<std::vector<float>> RowsOfManyMeans(int64_t columns) {
   return rows;
 }
 
-TEST_P(CodegenTest, VariancesAboutAGuess) {
+TEST_P(CodegenTest, VariancesAboutAnEstimate) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::nanf("");
   for (int64_t columns : {100, 1023, 1024, 1100, 4096, 40000}) {  // the first two in two walks
     KernelBuilder m;
@@ -498,7 +498,7 @@ TEST_P(CodegenTest, VariancesAboutAGuess) {
       EXPECT_NEAR(mean[k], sum / static_cast<double>(columns), 3e-7 * largest) << columns << " " << k;
       EXPECT_NEAR(square[k], off, 2e-6 * off) << columns << " " << k;
     }
-    if (columns >= 1024) {  // a guess is exact where all are equal
+    if (columns >= 1024) {  // an estimate is exact where all are equal
       EXPECT_EQ(mean[1], 0.1F) << columns;
       EXPECT_EQ(square[1], 0) << columns;
     }

@@ -145,7 +145,7 @@ TEST_F(ThreadScheduleTest, TheNumbersAreTheLaunchs) {
   EXPECT_EQ(image->threads, 128);
   EXPECT_EQ(image->points_per_block, 1);
   schedule.set_threads(32);
-  schedule.mutable_rows()->set_warps(4);
+  schedule.mutable_rows()->set_points_per_block(4);
   image = Launch(rows, schedule);
   ASSERT_TRUE(image.ok()) << image.status();
   EXPECT_EQ(image->threads, 128);
@@ -204,7 +204,7 @@ TEST_F(ThreadScheduleTest, WhatAKernelDoesNotAllowIsRefused) {
   };
   refused(rows, [](auto& s) { s.Clear(); });
   refused(rows, [](auto& s) { s.set_threads(100); });
-  refused(rows, [](auto& s) { s.mutable_rows()->set_warps(2); });  // of a block's threads
+  refused(rows, [](auto& s) { s.mutable_rows()->set_points_per_block(2); });  // of a block's threads
   refused(rows, [](auto& s) { s.mutable_columns()->set_rows(4); });
   refused(columns, [](auto& s) { s.mutable_columns()->set_rows(3); });
   refused(columns, [](auto& s) { s.mutable_tile()->set_side(32); });  // nothing is transposed

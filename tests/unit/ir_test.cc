@@ -29,10 +29,8 @@ struct Machine {
   absl::StatusOr<int32_t> Run(const v1::Kernel& kernel, int64_t begin = 0, int64_t end = -1) {
     auto interpreter = KernelInterpreter::Create(kernel);
     if (!interpreter.ok()) return interpreter.status();
-    KilnArgs args{sizeof(KilnArgs), static_cast<uint32_t>(buffers.size()),
-                  buffers.data(),   symbols.data(),
-                  nullptr,          0,
-                  &status,          nullptr};
+    KilnArgs args{sizeof(KilnArgs), static_cast<uint32_t>(buffers.size()), buffers.data(), symbols.data(),
+                  &status};
     if (end < 0) end = (*interpreter)->Units(symbols.data()).value();
     return (*interpreter)->Run(args, begin, end, 0);
   }

@@ -24,7 +24,7 @@ v1::RequestRecord Record() {
   numerics.set_float32_matmul_precision("highest");
   record.mutable_sections()->set_numerics(numerics.SerializeAsString());
   v1::GraphFacts facts;
-  for (int i = 0; i < 3; ++i) facts.add_inputs()->set_aligned16(true);
+  for (int i = 0; i < 3; ++i) facts.add_inputs()->set_donated(true);
   record.mutable_sections()->set_facts(facts.SerializeAsString());
   v1::Environment environment;
   environment.set_torch_version("2.13");

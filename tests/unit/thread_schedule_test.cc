@@ -158,14 +158,14 @@ TEST(ThreadSchedule, LongCodeStandsTwiceOnlyWhereItDiffers) {
 
 TEST(ThreadSchedule, NarrowAccessesTakeTurnsAsTheGpuHasRoom) {
   const v1::Kernel kernel = Pointwise(600'000, 2, LoopOpcode::kNeg);
-  EXPECT_EQ(Chosen(kernel, "a100").points().turns(), 4u);
-  EXPECT_EQ(Chosen(kernel, "h100").points().turns(), 2u);
-  EXPECT_EQ(Chosen(kernel, "b200").points().turns(), 2u);
+  EXPECT_EQ(Chosen(kernel, "a100").points().vectors_per_group(), 4u);
+  EXPECT_EQ(Chosen(kernel, "h100").points().vectors_per_group(), 2u);
+  EXPECT_EQ(Chosen(kernel, "b200").points().vectors_per_group(), 2u);
 }
 
 TEST(ThreadSchedule, SeedsAreMadeForSeveralRoundsWhereTheGpuStaysFull) {
-  EXPECT_EQ(Chosen(RandomNumbers(int64_t{1} << 24)).points().rounds(), 4u);
-  EXPECT_EQ(Chosen(RandomNumbers(1000)).points().rounds(), 1u);
+  EXPECT_EQ(Chosen(RandomNumbers(int64_t{1} << 24)).points().groups_per_thread(), 4u);
+  EXPECT_EQ(Chosen(RandomNumbers(1000)).points().groups_per_thread(), 1u);
 }
 
 // 4,480 columns of points are 140 blocks of 32: enough for 108 multiprocessors and 132, not for 148.
@@ -201,10 +201,10 @@ TEST(ThreadSchedule, SquaresAreLargeWhereBlocksAreEnough) {
 
 // Rows of a hundred elements are a warp's; so many share blocks.
 TEST(ThreadSchedule, ManyShortRowsShareBlocksByTheMultiprocessors) {
-  EXPECT_EQ(Chosen(Softmax(10'000, 100), "a100").rows().warps(), 8u);
-  EXPECT_EQ(Chosen(Softmax(10'000, 100), "h100").rows().warps(), 1u);
-  EXPECT_EQ(Chosen(Softmax(10'000, 100), "b200").rows().warps(), 1u);
-  EXPECT_EQ(Chosen(Softmax(20'000, 100), "b200").rows().warps(), 8u);
+  EXPECT_EQ(Chosen(Softmax(10'000, 100), "a100").rows().points_per_block(), 8u);
+  EXPECT_EQ(Chosen(Softmax(10'000, 100), "h100").rows().points_per_block(), 1u);
+  EXPECT_EQ(Chosen(Softmax(10'000, 100), "b200").rows().points_per_block(), 1u);
+  EXPECT_EQ(Chosen(Softmax(20'000, 100), "b200").rows().points_per_block(), 8u);
 }
 
 TEST(ThreadSchedule, RowsReadAgainAreKeptInRegisters) {
@@ -225,7 +225,7 @@ TEST(ThreadSchedule, LongRowsOfASoftmaxTakeOnePass) {
 TEST(ThreadSchedule, StripsAreTriedAndLeftWhereTheyDoNotFit) {
   const v1::ThreadSchedule strips = Chosen(Strips(21'760, 1024));
   EXPECT_THAT(ScheduleText(strips),
-              HasSubstr("32 threads, 4 warps, 4 lanes; strips for the sums %2, 2 blocks"));
+              HasSubstr("32 threads, 4 points a block, 4 lanes; strips for the sums %2, 2 blocks"));
   EXPECT_EQ(strips.aligned(), v1::ALIGNED_POINT);
   EXPECT_FALSE(Chosen(Strips(21'760, 65'536)).rows().has_strips());  // more than registers hold
   EXPECT_FALSE(Chosen(Strips(21'760, 1023)).rows().has_strips());    // no whole vectors
@@ -295,7 +295,7 @@ TEST_F(ThreadScheduleCheck, OtherNumbersThanTheRulesAreAllowed) {
   Allowed(points_, [](auto& s) { s.set_lanes(2); });
   Allowed(points_, [](auto& s) { s.set_aligned(v1::ALIGNED_POINT); });
   Allowed(points_, [](auto& s) { s.set_aligned(v1::ALIGNED_NONE); });
-  Allowed(points_, [](auto& s) { s.mutable_points()->set_rounds(4); });
+  Allowed(points_, [](auto& s) { s.mutable_points()->set_groups_per_thread(4); });
   Allowed(columns_, [](auto& s) { s.mutable_columns()->set_rows(2); });
   Allowed(columns_, [](auto& s) { s.set_unroll(0, 1); });
   Allowed(tile_, [](auto& s) { s.mutable_tile()->set_in_a_row(false); });
@@ -337,10 +337,10 @@ TEST_F(ThreadScheduleCheck, OneLookAtAddressesIsEnough) {
 }
 
 TEST_F(ThreadScheduleCheck, ThreadsTakeAFewPoints) {
-  for (const auto& [turns, rounds] : {std::pair{0u, 1u}, {1u, 0u}, {8u, 1u}, {16u, 1u}, {1u, 8u}}) {
+  for (const auto& [group, groups] : {std::pair{0u, 1u}, {1u, 0u}, {8u, 1u}, {16u, 1u}, {1u, 8u}}) {
     Refused(points_, "16 points a thread are the most", [&](auto& s) {
-      s.mutable_points()->set_turns(turns);
-      s.mutable_points()->set_rounds(rounds);
+      s.mutable_points()->set_vectors_per_group(group);
+      s.mutable_points()->set_groups_per_thread(groups);
     });
   }
 }
@@ -367,9 +367,9 @@ TEST_F(ThreadScheduleCheck, SquaresHoldLoadsThatAreTransposed) {
 }
 
 TEST_F(ThreadScheduleCheck, RowsKeepWhatTheKernelComputes) {
-  Refused(rows_, "warps with a point",
-          [](auto& s) { s.mutable_rows()->set_warps(2); });  // of a block's threads
-  Refused(rows_, "warps with a point", [](auto& s) { s.mutable_rows()->set_warps(0); });
+  Refused(rows_, "points a block",
+          [](auto& s) { s.mutable_rows()->set_points_per_block(2); });  // of a block's threads
+  Refused(rows_, "points a block", [](auto& s) { s.mutable_rows()->set_points_per_block(0); });
   Refused(rows_, "are not shared as one", [](auto& s) { s.mutable_rows()->add_flattened(0); });
   Refused(Softmax(4096, 64, 8), "are not shared as one",
           [](auto& s) { s.mutable_rows()->set_flattened(1, 0); });
@@ -392,7 +392,7 @@ TEST_F(ThreadScheduleCheck, StripsFit) {
   Refused(strips_, "stand in no row", [](auto& s) { s.set_unroll(0, 1); });
   Refused(Strips(21'760, 8192), "too few registers", [](auto& s) {
     s.set_threads(32);
-    s.mutable_rows()->set_warps(4);
+    s.mutable_rows()->set_points_per_block(4);
     s.set_unroll(0, 64);
   });
 }

@@ -154,18 +154,20 @@ v1::Kernel Transpose(bool of_sines) {
 
 TEST(VectorSchedule, LargeRowsGoInGroupsAsTheMachinePrefetches) {
   const v1::Kernel kernel = LayerNorm(1027, 4096);
-  EXPECT_EQ(ScheduleText(Chosen(kernel, TargetOf(""))),
-            "16 lanes; %1 and %7 in one pass about a guess at the mean %3; rows in groups of 8, 4 at once, "
-            "results by "
-            "blocks of 256 columns; nontemporal b3 from 16777216 bytes; prefetch of %4 4 rows ahead into the "
-            "second "
-            "level");
-  EXPECT_EQ(ScheduleText(Chosen(kernel, TargetOf("zen5"))),
-            "16 lanes; stages unrolled 2 1 2 1 1; %1 and %7 in one pass about a guess at the mean %3; rows "
-            "in groups of "
-            "8, 1 at once, results by blocks of 256 columns; nontemporal b3 from 16777216 bytes; prefetch of "
-            "%4 6144 "
-            "bytes ahead into the first level");
+  EXPECT_EQ(
+      ScheduleText(Chosen(kernel, TargetOf(""))),
+      "16 lanes; %1 and %7 in one pass about an estimate of the mean %3; rows in groups of 8, 4 at once, "
+      "results by "
+      "blocks of 256 columns; nontemporal b3 from 16777216 bytes; prefetch of %4 4 rows ahead into the "
+      "second "
+      "level");
+  EXPECT_EQ(
+      ScheduleText(Chosen(kernel, TargetOf("zen5"))),
+      "16 lanes; stages unrolled 2 1 2 1 1; %1 and %7 in one pass about an estimate of the mean %3; rows "
+      "in groups of "
+      "8, 1 at once, results by blocks of 256 columns; nontemporal b3 from 16777216 bytes; prefetch of "
+      "%4 6144 "
+      "bytes ahead into the first level");
 }
 
 TEST(VectorSchedule, WhatASmallCacheDoesNotHoldComesFromMemory) {
@@ -199,7 +201,8 @@ TEST(VectorSchedule, ExponentialsAreKeptWhereTheSecondLevelHoldsThem) {
   EXPECT_THAT(rows.summed_exponentials(), ElementsAre(5));
 }
 
-// One pass about a guess at the mean emits its second stage alone, where the kept values would be missing.
+// One pass about an estimate of the mean emits its second stage alone, where the kept values would be
+// missing.
 TEST(VectorSchedule, WhatIsKeptIsOfAStageThatIsEmitted) {
   const v1::VectorSchedule kept = Chosen(SquaresOfExponentials(64, 4096), TargetOf(""));
   EXPECT_TRUE(kept.rows().has_cache());

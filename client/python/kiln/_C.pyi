@@ -48,9 +48,9 @@ def set_timing(on: bool, /) -> None: ...
 def tuned_plans() -> int: ...
 def keep_freed_memory() -> None: ...
 def build(graph: bytes, facts: bytes, notes: bytes, hints: list[int], mode: int, fallback_random: bool,
-          traced_strides: bool, deterministic: bool, float32_matmul_precision: str, convolutions_without_tf32: bool,
-          products_by_onednn: bool, torch_version: str, decomposition_digest: bytes, gpu_architecture: str,
-          multiprocessors: int, /) -> tuple[bytes, bytes, bytes, list[int]]:
+          deterministic: bool, float32_matmul_precision: str, convolutions_without_tf32: bool, products_by_onednn: bool,
+          torch_version: str, decomposition_digest: bytes, gpu_architecture: str, multiprocessors: int,
+          /) -> tuple[bytes, bytes, bytes, list[int]]:
     """(request key, header, canonical bytes, the given symbols' numbers in the canonical order) of a request."""
 
 def get(key: bytes, header: bytes, graph: bytes, hints: list[int], interpret: str, debug: bool, gang: bytes, ranks: int,

@@ -252,7 +252,7 @@ def _request(module: fx.GraphModule, task: _Task, recording: cuda_graphs.Recordi
     gpu = task.gpu
     key, header, graph, symbols = _C.build(
         exported.graph, exported.facts, exported.notes, list(exported.hints), options_module.MODES[task.settings.mode],
-        task.settings.fallback_random, False, torch.are_deterministic_algorithms_enabled(),
+        task.settings.fallback_random, torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(), devices.convolves_without_tf32(gpu), devices.has_onednn(gpu),
         _torch_version(), decompositions.digest(), devices.architecture(gpu), devices.multiprocessors(gpu))
     names = tuple(str(exported.symbols[symbol]) for symbol in symbols)

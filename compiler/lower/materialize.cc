@@ -196,7 +196,7 @@ const BufferView& LoweringContext::RealiseValue(ValueId id, Layout layout) {
   return Realise(values_[id], layout);
 }
 
-void LoweringContext::RealiseIfExpensive(ValueId id) {
+void LoweringContext::MaterializeIfExpensive(ValueId id) {
   if (!IsDefined(id) || values_[id].body == nullptr) return;
   const VirtualBody& body = *values_[id].body;
   if (cost::PaysStoringBeforeLoop({body.ops.size(), body.loads, body.heavy})) Realise(values_[id]);
