@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/runtime/cublas_lt_gemms.h"
 #include "client/runtime/kernels.h"
-#include "client/runtime/matrix_products.h"
 #include "kiln/v1/tuning.pb.h"
 
 namespace kiln::runtime {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "client/runtime/convolutions.h"
+#include "client/runtime/cudnn_convolutions.h"
 #include "client/runtime/host.h"
 #include "client/runtime/torch_precision.h"
 

@@ -9,8 +9,8 @@
 #include <memory>
 #include <string>
 
+#include "client/runtime/cublas_lt_gemms.h"
 #include "client/runtime/host.h"
-#include "client/runtime/matrix_products.h"
 #include "client/runtime/torch_precision.h"
 
 namespace kiln::runtime {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
-#include "client/runtime/convolutions.h"
+#include "client/runtime/cudnn_convolutions.h"
 #include "kiln/v1/tuning.pb.h"
 
 namespace kiln::runtime {

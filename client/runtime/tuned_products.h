@@ -14,8 +14,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "client/runtime/cublas_lt.h"
+#include "client/runtime/cublas_lt_gemms.h"
 #include "client/runtime/kernels.h"
-#include "client/runtime/matrix_products.h"
 #include "client/runtime/native_product.h"
 #include "kiln/v1/tuning.pb.h"
 

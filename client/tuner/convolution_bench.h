@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/runtime/convolutions.h"
+#include "client/runtime/cudnn_convolutions.h"
 #include "client/tuner/bench.h"
 #include "client/tuner/gpu.h"
 #include "client/tuner/operand.h"

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "client/runtime/matrix_products.h"
+#include "client/runtime/cublas_lt_gemms.h"
 #include "client/runtime/tuned_products.h"
 #include "client/tuner/bench.h"
 #include "client/tuner/gpu.h"

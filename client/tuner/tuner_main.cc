@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/strings/strip.h"
-#include "client/runtime/convolutions.h"
 #include "client/runtime/cublas_lt.h"
+#include "client/runtime/cublas_lt_gemms.h"
 #include "client/runtime/cudnn.h"
-#include "client/runtime/matrix_products.h"
+#include "client/runtime/cudnn_convolutions.h"
 #include "client/tuner/bench.h"
 #include "client/tuner/convolution_bench.h"
 #include "client/tuner/copy_bench.h"

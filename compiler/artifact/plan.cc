@@ -14,7 +14,7 @@
 #include "compiler/frontend/import.h"
 #include "compiler/graph/caller_notes.h"
 #include "compiler/ir/print.h"
-#include "compiler/ir/verify.h"
+#include "compiler/ir/verify_kernel.h"
 #include "compiler/lower/check_bounds.h"
 #include "compiler/lower/lowering.h"
 #include "compiler/passes/pipeline.h"

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/ir/ops.h"
 #include "compiler/support/digest.h"
 #include "compiler/target/cost_model.h"

@@ -1,6 +1,6 @@
 #include "compiler/codegen/check_emitter.h"
 
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/support/kernel_abi.h"
 
 namespace kiln {

@@ -12,7 +12,7 @@
 #include "compiler/codegen/thread_emitter.h"
 #include "compiler/image/gpu_image.h"
 #include "compiler/ir/print.h"
-#include "compiler/ir/verify.h"
+#include "compiler/ir/verify_kernel.h"
 #include "compiler/schedule/thread_schedule.h"
 #include "compiler/support/status_macros.h"
 #include "llvm/ADT/SmallString.h"

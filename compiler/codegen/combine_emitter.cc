@@ -1,6 +1,6 @@
 #include "compiler/codegen/combine_emitter.h"
 
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/ir/reduce_kinds.h"
 #include "llvm/Analysis/VectorUtils.h"
 

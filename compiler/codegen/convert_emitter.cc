@@ -1,6 +1,6 @@
 #include "compiler/codegen/convert_emitter.h"
 
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 
 namespace kiln {
 namespace {

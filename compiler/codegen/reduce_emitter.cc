@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/schedule/row_pipeline.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/schedule/thread_walk.h"
 
 namespace kiln {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/schedule/tile_threads.h"
 
 namespace kiln {

@@ -10,10 +10,10 @@
 #include "absl/types/span.h"
 #include "compiler/graph/dtype_range.h"
 #include "compiler/graph/expr_eval.h"
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/ir/ops.h"
 #include "compiler/ir/scalar_ops.h"
-#include "compiler/ir/verify.h"
+#include "compiler/ir/verify_kernel.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {

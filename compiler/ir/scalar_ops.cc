@@ -4,7 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/ir/half.h"
 
 namespace kiln {

@@ -2,8 +2,8 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/convolution.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/passes/gemm_to_onednn.h"
 #include "compiler/passes/graph_rewrite.h"
-#include "compiler/passes/onednn_products.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {

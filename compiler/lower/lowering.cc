@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
-#include "compiler/lower/verify.h"
+#include "compiler/lower/verify_loop_graph.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/target/cost_model.h"
 

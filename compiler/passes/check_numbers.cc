@@ -9,7 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/dtype_range.h"
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/types.h"
 #include "compiler/support/status_macros.h"

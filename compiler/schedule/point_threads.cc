@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/schedule/thread_walk.h"
 #include "compiler/support/limits.h"
 #include "compiler/target/cost_model.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/schedule/row_cache.h"
 #include "compiler/schedule/row_reads.h"
 #include "compiler/schedule/shifted_reduction.h"

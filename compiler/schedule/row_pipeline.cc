@@ -6,7 +6,7 @@
 
 #include "absl/numeric/bits.h"
 #include "absl/strings/str_cat.h"
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/schedule/row_reads.h"
 #include "compiler/schedule/shifted_reduction.h"
 #include "compiler/target/cost_model.h"

@@ -3,7 +3,7 @@
 #include <set>
 #include <utility>
 
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/schedule/row_cache.h"
 #include "compiler/schedule/shifted_reduction.h"
 #include "compiler/target/cost_model.h"

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "compiler/schedule/draft_to_kernel.h"
 #include "compiler/schedule/fuse.h"
 #include "compiler/schedule/group_launches.h"
-#include "compiler/schedule/kernel_builder.h"
 #include "compiler/schedule/loop_context.h"
 #include "compiler/schedule/split_columns.h"
 #include "compiler/support/status_macros.h"

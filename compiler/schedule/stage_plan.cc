@@ -4,7 +4,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/target/cost_model.h"
 

@@ -6,7 +6,7 @@
 
 #include "absl/numeric/bits.h"
 #include "absl/strings/str_cat.h"
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/schedule/strip_sums.h"
 #include "compiler/schedule/thread_walk.h"
 #include "compiler/target/cost_model.h"

@@ -4,9 +4,9 @@
 
 #include "compiler/support/status_macros.h"
 #include "compiler/worker/build_id.h"
+#include "server/rpc/agree_on_protocol.h"
 #include "server/rpc/fetch_call.h"
 #include "server/rpc/hops.h"
-#include "server/rpc/protocol.h"
 #include "server/rpc/refused_call.h"
 #include "server/rpc/request_limits.h"
 #include "server/rpc/shared_bytes.h"

@@ -44,9 +44,9 @@ def measure(found, name):
 
 
 def plan_seconds(key):
-    from kiln import service
+    from kiln import environment
 
-    return service.show(key)["manifest"]["statistics"]["plan_seconds"]
+    return environment.show(key)["manifest"]["statistics"]["plan_seconds"]
 
 
 def find(value, names):
@@ -101,9 +101,9 @@ def plot(rows, path):
 
 def stop_daemon():
     import kiln
-    from kiln import service
+    from kiln import environment
 
-    kilnctl = os.path.join(os.path.dirname(service.daemon_binary()), "kilnctl")
+    kilnctl = os.path.join(os.path.dirname(environment.daemon_binary()), "kilnctl")
     status = subprocess.run([kilnctl, "--address", kiln.status()["address"], "status", "--json"],
                             capture_output=True, text=True)
     pid = find(json.loads(status.stdout or "{}"), ("pid",))

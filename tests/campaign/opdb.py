@@ -332,7 +332,7 @@ def _commit():
 
 
 def _digest_of_worker():
-    from kiln.service import daemon_binary
+    from kiln.environment import daemon_binary
 
     worker = os.path.join(os.path.dirname(daemon_binary()), "kiln-worker")
     with open(worker, "rb") as file:

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/ir/kernel_builder.h"
 
 namespace kiln {

@@ -13,7 +13,7 @@
 #include "compiler/codegen/ptx_assembler.h"
 #include "compiler/image/flat_image.h"
 #include "compiler/image/gpu_image.h"
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/ir/interpreter.h"
 #include "compiler/ir/scalar_ops.h"
 #include "compiler/schedule/thread_schedule.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/canonical.h"
-#include "compiler/graph/verify.h"
+#include "compiler/graph/verify_graph.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/proto_util.h"
 #include "gmock/gmock.h"

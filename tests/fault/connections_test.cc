@@ -20,9 +20,9 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
-#include "tests/fault/daemon.h"
 #include "tests/fault/process_facts.h"
 #include "tests/fault/raw_http2.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 namespace {

@@ -14,9 +14,9 @@
 #include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "tests/fault/certificates.h"
-#include "tests/fault/daemon.h"
 #include "tests/fault/kilnctl.h"
 #include "tests/fault/shifted_clock.h"
+#include "tests/fault/test_daemon.h"
 #include "tests/fault/tier_daemons.h"
 
 namespace kiln {

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/support/digest.h"
 #include "gtest/gtest.h"
-#include "tests/fault/daemon.h"
 #include "tests/fault/process_facts.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 namespace {

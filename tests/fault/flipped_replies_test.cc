@@ -21,8 +21,8 @@
 #include "compiler/support/zstd.h"
 #include "gtest/gtest.h"
 #include "kiln/client.h"
-#include "tests/fault/daemon.h"
 #include "tests/fault/process_facts.h"
+#include "tests/fault/test_daemon.h"
 #include "tests/fault/wire_call.h"
 
 namespace kiln {

@@ -10,7 +10,7 @@
 #include "compiler/graph/key.h"
 #include "kiln/client.h"
 #include "kiln/v1/compile.pb.h"
-#include "tests/fault/daemon.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 

@@ -24,9 +24,9 @@
 #include "compiler/support/signature.h"
 #include "gtest/gtest.h"
 #include "kiln/client.h"
-#include "tests/fault/daemon.h"
 #include "tests/fault/gang_members.h"
 #include "tests/fault/redis_server.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 namespace {

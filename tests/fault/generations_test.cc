@@ -28,8 +28,8 @@
 #include "compiler/support/zstd.h"
 #include "kiln/client.h"
 #include "kiln/run_count.h"
-#include "tests/fault/daemon.h"
 #include "tests/fault/small_graph.h"
+#include "tests/fault/test_daemon.h"
 #include "tests/fault/wire_proxy.h"
 #include "tests/unit/plain_host.h"
 

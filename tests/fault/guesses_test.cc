@@ -17,7 +17,7 @@
 #include "compiler/support/monotonic_time.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
-#include "tests/fault/daemon.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 namespace {

@@ -31,7 +31,7 @@
 #include "gtest/gtest.h"
 #include "kiln/client.h"
 #include "tests/fault/certificates.h"
-#include "tests/fault/daemon.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 namespace {

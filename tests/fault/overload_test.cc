@@ -15,8 +15,8 @@
 #include "absl/time/clock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
-#include "tests/fault/daemon.h"
 #include "tests/fault/process_facts.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 namespace {

@@ -5,7 +5,7 @@
 #include "cache/shared/redis_sentinel.h"
 #include "compiler/support/monotonic_time.h"
 #include "gtest/gtest.h"
-#include "tests/fault/daemon.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 

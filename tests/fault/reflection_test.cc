@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "kiln/v1/admin.pb.h"
 #include "kiln/v1/compile.pb.h"
-#include "tests/fault/daemon.h"
+#include "tests/fault/test_daemon.h"
 #include "tests/fault/wire_call.h"
 
 namespace kiln {

@@ -33,9 +33,9 @@
 #include "absl/strings/str_join.h"
 #include "compiler/worker/namespaces.h"
 #include "gtest/gtest.h"
-#include "tests/fault/daemon.h"
 #include "tests/fault/process_facts.h"
 #include "tests/fault/sandbox_probe.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 namespace {

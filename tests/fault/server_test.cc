@@ -24,7 +24,7 @@
 #include "gtest/gtest.h"
 #include "kiln/client.h"
 #include "server/rpc/request_limits.h"
-#include "tests/fault/daemon.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 namespace {

@@ -13,7 +13,7 @@
 #include "compiler/graph/key.h"
 #include "gtest/gtest.h"
 #include "kiln/client.h"
-#include "tests/fault/daemon.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 namespace {

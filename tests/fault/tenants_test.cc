@@ -20,8 +20,8 @@
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
-#include "tests/fault/daemon.h"
 #include "tests/fault/raw_http2.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 namespace {

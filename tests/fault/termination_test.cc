@@ -17,8 +17,8 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "kiln/client.h"
-#include "tests/fault/daemon.h"
 #include "tests/fault/process_facts.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 namespace {

@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/support/signature.h"
 #include "gtest/gtest.h"
-#include "tests/fault/daemon.h"
 #include "tests/fault/redis_server.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 

@@ -18,7 +18,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "tests/fault/certificates.h"
-#include "tests/fault/daemon.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 

@@ -28,7 +28,7 @@
 #include "gtest/gtest.h"
 #include "server/flight/upstream_artifact.h"
 #include "tests/fault/certificates.h"
-#include "tests/fault/daemon.h"
+#include "tests/fault/test_daemon.h"
 #include "tests/fault/upstream_daemons.h"
 
 namespace kiln {

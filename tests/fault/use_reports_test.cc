@@ -14,7 +14,7 @@
 #include "kiln/run_count.h"
 #include "server/observe/use_table.h"
 #include "server/rpc/request_limits.h"
-#include "tests/fault/daemon.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 namespace {

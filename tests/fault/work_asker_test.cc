@@ -15,8 +15,8 @@
 #include "gtest/gtest.h"
 #include "server/tune/tuner.h"
 #include "tests/conformance/store_testing.h"
-#include "tests/fault/daemon.h"
 #include "tests/fault/redis_server.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 namespace {

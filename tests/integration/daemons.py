@@ -47,7 +47,7 @@ def stop_daemon(runtime_dir, signal_number=signal.SIGTERM):
 
 def start_daemon(place):
     """Starts the embedded daemon of `place` as a client would, and waits until it serves."""
-    from kiln.service import daemon_binary
+    from kiln.environment import daemon_binary
 
     os.makedirs(place.runtime_dir, mode=0o700)
     subprocess.run([daemon_binary(), "--embedded", "--runtime-dir", place.runtime_dir, "--store", place.store_dir],
@@ -60,7 +60,7 @@ def start_daemon(place):
 
 def kilnctl(place, *words):
     """The finished kilnctl process that asked the daemon of `place`."""
-    from kiln.service import daemon_binary
+    from kiln.environment import daemon_binary
 
     program = os.path.join(os.path.dirname(daemon_binary()), "kilnctl")
     return subprocess.run([program, *words], text=True, env={**os.environ, **place.environment}, capture_output=True,

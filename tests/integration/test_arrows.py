@@ -34,7 +34,7 @@ def copy(tmp_path):
     ("compiler/worker/worker_main.cc", "server/pool/zygote.h", "worker_main.cc may not include from server/pool"),
     ("compiler/worker/frame.cc", "compiler/codegen/math.h", "compiler/worker may not include from compiler/codegen"),
     ("client/runtime/heap.cc", "kiln/client.h", "client/runtime may not include from client/include/kiln"),
-    ("server/rpc/compile_service.cc", "tests/fault/daemon.h", "server/rpc may not include from tests/fault"),
+    ("server/rpc/compile_service.cc", "tests/fault/test_daemon.h", "server/rpc may not include from tests/fault"),
 ])
 def test_an_include_against_the_arrows_is_named(copy, path, included, said):
     with open(copy / path, "a", encoding="utf-8") as file:

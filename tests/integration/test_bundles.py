@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from kiln.service import daemon_binary
+from kiln.environment import daemon_binary
 
 TRAIN = """
 import json

@@ -10,7 +10,7 @@ import time
 import pytest
 import yaml
 
-from kiln.service import daemon_binary
+from kiln.environment import daemon_binary
 
 DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))

@@ -7,7 +7,7 @@ import pytest
 
 import documents
 import kiln
-from kiln.service import daemon_binary
+from kiln.environment import daemon_binary
 
 PATHS = documents.paths()
 PROGRAMS = {name: os.path.join(os.path.dirname(daemon_binary()), name) for name in ("kilnd", "kilnctl")}

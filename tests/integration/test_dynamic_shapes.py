@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import kiln
 from agreement import check
 from kiln import records, symbols
-from models import make
+from promised_models import make
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
@@ -198,7 +198,7 @@ def test_one_program_serves_all_sizes(name, way):
 SIZES = """
 import json, os, sys
 import torch, kiln
-from models import make
+from promised_models import make
 batch, length = json.loads(os.environ["SIZE"])
 model, _ = make("bert")
 compiled = torch.compile(model, backend="kiln", dynamic=os.environ["DYNAMIC"] == "1")

@@ -7,7 +7,7 @@ import torch
 import kiln
 from agreement import check
 from model_checks import check_inference, check_library_calls, check_training, doubles
-from models import FULL_SIZE, MODELS, make, make_full_size
+from promised_models import FULL_SIZE, MODELS, make, make_full_size
 
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here"),

@@ -19,7 +19,7 @@ from model_checks import (
     outside_closed_list,
     share_of_the_rest,
 )
-from models import FULL_SIZE, MODELS, make, make_full_size
+from promised_models import FULL_SIZE, MODELS, make, make_full_size
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.usefixtures("no_fallback")

@@ -9,7 +9,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
-from kiln import dataflow, service
+from kiln import dataflow, environment
 
 
 def test_unknown_mode_and_options_name_the_valid_ones():
@@ -35,7 +35,7 @@ def test_unknown_mode_and_options_name_the_valid_ones():
     ("KILN_DEBUG_INTERPRET", "first", "kernel numbers such as 0,3"),
 ])
 def test_a_wrong_environment_names_the_variable_and_the_way_out(monkeypatch, name, value, way_out):
-    monkeypatch.setattr("kiln.service._configured", False)
+    monkeypatch.setattr("kiln.environment._configured", False)
     monkeypatch.setenv(name, value)
     with pytest.raises(Exception, match=f"{name}.*{way_out}"):
         torch.compile(lambda x: x + 1, backend="kiln")(torch.ones(2))
@@ -139,7 +139,7 @@ def test_lines_of_the_drawing_follow_the_data():
 
     explanation = kiln.explain(f)(torch.randn(4, 4), torch.randn(4, 4))
     program, = explanation.programs
-    boxes = dataflow.steps_of(service.show(program["compile_key"]))
+    boxes = dataflow.steps_of(environment.show(program["compile_key"]))
     product, = (number for number, box in enumerate(boxes) if box.kernel is None)
     before, after = boxes[:product], boxes[product + 1:]
     assert before and boxes[product].before == [product - 1] and not before[0].before

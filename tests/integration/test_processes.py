@@ -15,7 +15,7 @@ TRAIN = textwrap.dedent("""
     import json, sys, warnings
     import torch, kiln
     from torch._dynamo.utils import counters
-    from models import make
+    from promised_models import make
     torch.manual_seed(0)
     model, inputs = make(sys.argv[1] if len(sys.argv) > 1 else "gpt2")
     step = torch.compile(model.train(), backend="kiln")
@@ -297,7 +297,7 @@ def assert_taken(result):
 
 def other_build(place):
     """A kilnd of another build: the same programs with other build ids."""
-    from kiln.service import daemon_binary
+    from kiln.environment import daemon_binary
 
     package = os.path.dirname(os.path.dirname(os.path.realpath(daemon_binary())))
     copied = os.path.join(place.root, "other")

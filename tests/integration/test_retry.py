@@ -59,7 +59,7 @@ GRAPHS = 3  # of a step: forward, backward, inference
 
 def retrying(place, code, **environment):
     """The last line of a process whose service is away until it calls serve()."""
-    from kiln.service import daemon_binary
+    from kiln.environment import daemon_binary
 
     output, _ = place.run(MODEL + textwrap.dedent(code), **{
         "KILND": daemon_binary(), "KILN_ADDRESS": f"unix:{place.runtime_dir}/kilnd.sock",

@@ -7,7 +7,7 @@ import subprocess
 import textwrap
 
 from daemons import stop_daemon
-from kiln.service import daemon_binary
+from kiln.environment import daemon_binary
 
 CALL = textwrap.dedent("""
     import json

@@ -42,7 +42,7 @@ def test_titles(model, name):
 
 def test_warning_names_the_module(monkeypatch):
     monkeypatch.setenv("KILN_ADDRESS", "unix:/tmp/kiln-nobody-serves-here")
-    monkeypatch.setattr(kiln.service, "_configured", False)
+    monkeypatch.setattr(kiln.environment, "_configured", False)
     monkeypatch.setenv("KILN_CONNECT_TIMEOUT", "0.2")
     kiln.fallback.reset()
     try:
@@ -50,4 +50,4 @@ def test_warning_names_the_module(monkeypatch):
             torch.compile(Block(), backend="kiln")(torch.randn(3, 4))
     finally:
         monkeypatch.undo()
-        kiln.service._configured = False
+        kiln.environment._configured = False

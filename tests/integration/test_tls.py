@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from kiln.service import daemon_binary
+from kiln.environment import daemon_binary
 
 DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
 CALL = """

@@ -23,7 +23,7 @@
 #include "tests/conformance/backend_harness.h"
 #include "tests/conformance/host_target.h"
 #include "tests/conformance/with_emulated_cpu.h"
-#include "tests/fault/daemon.h"
+#include "tests/fault/test_daemon.h"
 #include "tests/property/campaign.h"
 #include "tests/property/random_graph.h"
 

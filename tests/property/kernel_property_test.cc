@@ -6,10 +6,10 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/ir/kernel_builder.h"
 #include "compiler/ir/print.h"
-#include "compiler/ir/verify.h"
+#include "compiler/ir/verify_kernel.h"
 #include "tests/conformance/backend_harness.h"
 #include "tests/conformance/host_target.h"
 #include "tests/property/campaign.h"

@@ -20,7 +20,7 @@
 #include "compiler/support/digest.h"
 #include "tests/conformance/gpu_target.h"
 #include "tests/conformance/host_target.h"
-#include "tests/fault/daemon.h"
+#include "tests/fault/test_daemon.h"
 #include "tests/property/campaign.h"
 #include "tests/property/random_graph.h"
 

@@ -1,9 +1,8 @@
 // Convolutions by cuDNN, against a stand-in for the library that convolves on the CPU as its descriptors say.
-#include "client/runtime/convolutions.h"
-
 #include <memory>
 #include <vector>
 
+#include "client/runtime/cudnn_convolutions.h"
 #include "client/runtime/torch_convolutions.h"
 #include "client/runtime/tuned_convolutions.h"
 #include "compiler/artifact/tunables.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "compiler/graph/verify.h"
+#include "compiler/graph/verify_graph.h"
 #include "compiler/passes/pipeline.h"
 #include "gtest/gtest.h"
 #include "tests/unit/graph_maker.h"

@@ -9,7 +9,7 @@
 #include "compiler/ir/kernel_builder.h"
 #include "compiler/ir/print.h"
 #include "compiler/ir/scalar_ops.h"
-#include "compiler/ir/verify.h"
+#include "compiler/ir/verify_kernel.h"
 #include "compiler/support/limits.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -7,12 +7,12 @@
 
 #include "absl/strings/match.h"
 #include "compiler/graph/channels_last.h"
-#include "compiler/graph/verify.h"
-#include "compiler/passes/aligned_products.h"
+#include "compiler/graph/verify_graph.h"
 #include "compiler/passes/channel_moments.h"
-#include "compiler/passes/channels_last.h"
 #include "compiler/passes/conv1x1_to_gemm.h"
+#include "compiler/passes/pad_gemm_rows.h"
 #include "compiler/passes/pipeline.h"
+#include "compiler/passes/prefer_channels_last.h"
 #include "tests/unit/graph_maker.h"
 
 namespace kiln {

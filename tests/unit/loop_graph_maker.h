@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "compiler/ir/verify.h"
+#include "compiler/ir/verify_kernel.h"
 #include "compiler/lower/loop_recorder.h"
 #include "compiler/schedule/schedule.h"
 #include "gtest/gtest.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/scalar_ops.h"
 #include "compiler/lower/loop_recorder.h"
-#include "compiler/lower/verify.h"
+#include "compiler/lower/verify_loop_graph.h"
 #include "compiler/support/kernel_abi.h"
 #include "tests/unit/lower_testing.h"
 

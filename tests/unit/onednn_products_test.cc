@@ -1,12 +1,11 @@
 // Which products of a CPU become oneDNN's.
-#include "compiler/passes/onednn_products.h"
-
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "compiler/graph/verify.h"
+#include "compiler/graph/verify_graph.h"
+#include "compiler/passes/gemm_to_onednn.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/pipeline.h"
 #include "gtest/gtest.h"

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/channels_last.h"
 #include "compiler/graph/dtype_range.h"
-#include "compiler/graph/verify.h"
+#include "compiler/graph/verify_graph.h"
 #include "compiler/passes/algebra.h"
 #include "compiler/passes/common_subexpressions.h"
 #include "compiler/passes/core_set.h"

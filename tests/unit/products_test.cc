@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/runtime/matrix_products.h"
+#include "client/runtime/cublas_lt_gemms.h"
 #include "client/runtime/torch_products.h"
 #include "client/runtime/tuned_products.h"
 #include "compiler/artifact/tunables.h"

@@ -11,7 +11,7 @@
 
 #include "compiler/graph/schedule_text.h"
 #include "compiler/ir/kernel_builder.h"
-#include "compiler/ir/verify.h"
+#include "compiler/ir/verify_kernel.h"
 #include "tests/conformance/host_target.h"
 #include "tests/unit/schedule_kernels.h"
 

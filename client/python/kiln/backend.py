@@ -23,6 +23,7 @@ from . import (
     debug,
     decompositions,
     devices,
+    environment,
     fallback,
     gang,
     guards,
@@ -31,7 +32,6 @@ from . import (
     python_calls,
     records,
     retry,
-    service,
     titles,
 )
 from .compiled import CompiledGraph, Use, symbols_by_name
@@ -150,7 +150,7 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], kind: int, settings:
              title: str, region: bool, asked: list[retry.Asked]) -> Compiled:
     start = time.perf_counter()
     donated = _donated_inputs(module, kind)
-    service.configure()
+    environment.configure()
     library.install()
     gpu = devices.gpu_of(module)
     recording = cuda_graphs.describe(module, inputs, kind, gpu, _static_inputs(kind), pair)
@@ -279,8 +279,8 @@ def kiln(gm: fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None 
     fallback.policy()
     retry.first_pause()
     gang.check()
-    service.interpret_list()
-    service.configure()
+    environment.interpret_list()
+    environment.configure()
     debug.check()
     with fallback.left_out("the search for masks that hide nothing"):
         attention_masks.drop(gm)

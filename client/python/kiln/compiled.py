@@ -18,7 +18,7 @@ from torch._guards import CompileId
 from torch._inductor.output_code import OutputCode
 from torch._inductor.utils import InputType
 
-from . import _C, cuda_graphs, debug, devices, fallback, gang, library, records, service, stale
+from . import _C, cuda_graphs, debug, devices, environment, fallback, gang, library, records, stale
 from .errors import Unsupported
 from .fallback import Boxed
 from .program_record import ProgramRecord
@@ -135,7 +135,7 @@ class CompiledGraph(OutputCode):
         self.compile_id = torch._guards.CompileContext.current_compile_id()
         values, hints = self._sizes(symbols)
         start = time.perf_counter()
-        artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list(), debug.wanted(),
+        artifact = _C.get(self.request_key, self.header, graph, hints, environment.interpret_list(), debug.wanted(),
                           *gang.current())
         return self._adopt(artifact, values, start)
 
@@ -145,8 +145,8 @@ class CompiledGraph(OutputCode):
         that holds for sizes which torch's guards do not ask for. Raises as load does."""
         values, hints = self._sizes(symbols)
         start = time.perf_counter()
-        artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list(), debug.wanted(), b"", 0,
-                          True)
+        artifact = _C.get(self.request_key, self.header, graph, hints, environment.interpret_list(), debug.wanted(),
+                          b"", 0, True)
 
         def adopt() -> Use | None:
             known = _guard_count(values)
@@ -236,7 +236,7 @@ class CompiledGraph(OutputCode):
         if debug.wanted():
             raise FXGraphCacheMiss("KILN_DEBUG compiles anew")
         try:
-            service.configure()
+            environment.configure()
             library.install()
             for region in self.python.native_regions() if self.python is not None else ():
                 cast(CompiledGraph, region).load(b"", symbols)()  # one that runs without kiln is never kept

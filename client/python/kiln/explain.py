@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from . import page, records
+from . import explain_html, records
 from .explanation import Explanation
 from .profile import profile
 
@@ -17,7 +17,7 @@ def explain(function: Callable[..., Any], *, html: str | os.PathLike[str] | None
     html: also write a page to this file, with the graphs drawn, each kernel's time and its listing; the model then
     runs once more, to be timed. Raises ValueError where no such file can be written."""
     if html is not None:
-        page.check(html)
+        explain_html.check(html)
 
     def inner(*args: Any, **kwargs: Any) -> Explanation:
         from torch._dynamo import explain as dynamo_explain
@@ -31,7 +31,7 @@ def explain(function: Callable[..., Any], *, html: str | os.PathLike[str] | None
         if html is not None:
             with profile() as measured:
                 _run_backward(compiled(*args, **kwargs))
-            page.write(explanation, measured, html)
+            explain_html.write(explanation, measured, html)
         torch._dynamo.reset()
         return explanation
 

@@ -1,4 +1,4 @@
-#include "client/runtime/matrix_products.h"
+#include "client/runtime/cublas_lt_gemms.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,4 +1,4 @@
-#include "server/rpc/protocol.h"
+#include "server/rpc/agree_on_protocol.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "compiler/passes/onednn_products.h"
+#include "compiler/passes/gemm_to_onednn.h"
 
 #include <utility>
 #include <vector>

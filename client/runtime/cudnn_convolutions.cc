@@ -1,4 +1,4 @@
-#include "client/runtime/convolutions.h"
+#include "client/runtime/cudnn_convolutions.h"
 
 #include <algorithm>
 #include <atomic>

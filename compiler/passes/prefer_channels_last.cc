@@ -1,4 +1,4 @@
-#include "compiler/passes/channels_last.h"
+#include "compiler/passes/prefer_channels_last.h"
 
 #include <iterator>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "tests/fault/daemon.h"
+#include "tests/fault/test_daemon.h"
 
 #include <fcntl.h>
 #include <signal.h>

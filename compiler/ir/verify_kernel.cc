@@ -1,4 +1,4 @@
-#include "compiler/ir/verify.h"
+#include "compiler/ir/verify_kernel.h"
 
 #include <algorithm>
 #include <vector>
@@ -6,7 +6,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/expr_eval.h"
-#include "compiler/ir/dtypes.h"
+#include "compiler/ir/dtype_groups.h"
 #include "compiler/ir/ops.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/member_table.h"

@@ -1,4 +1,4 @@
-#include "compiler/passes/aligned_products.h"
+#include "compiler/passes/pad_gemm_rows.h"
 
 #include <map>
 #include <optional>

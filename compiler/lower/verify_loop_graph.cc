@@ -1,4 +1,4 @@
-#include "compiler/lower/verify.h"
+#include "compiler/lower/verify_loop_graph.h"
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"

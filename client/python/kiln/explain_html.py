@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from html import escape
 
-from . import dataflow, service
+from . import dataflow, environment
 from .explanation import Explanation
 from .profile import Line, Profile
 from .program_record import Entry, GraphRecord, ProgramRecord
@@ -72,7 +72,7 @@ def _program(number: int, program: GraphRecord, profile: Profile) -> str:
     if "fallback" in program:
         return (f'<p class="warning"><b>{escape(program["title"])}</b> falls back: {escape(program["message"])}</p>')
     key = program["compile_key"]
-    entry = service.show(key)
+    entry = environment.show(key)
     lines = [line for line in profile.lines if line.key == key]
     seconds = sum(line.seconds for line in lines)
     head = (f"<summary><h2>{escape(program['title'])}</h2> key {key[:16]}, "

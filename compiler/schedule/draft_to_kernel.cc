@@ -1,4 +1,4 @@
-#include "compiler/schedule/kernel_builder.h"
+#include "compiler/schedule/draft_to_kernel.h"
 
 #include <algorithm>
 #include <string>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/kernel_exprs.h"
 #include "compiler/schedule/loop_order.h"
-#include "compiler/schedule/scratch.h"
+#include "compiler/schedule/private_storage.h"
 #include "compiler/schedule/stage_plan.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"

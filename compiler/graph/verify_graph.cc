@@ -1,4 +1,4 @@
-#include "compiler/graph/verify.h"
+#include "compiler/graph/verify_graph.h"
 
 #include <set>
 

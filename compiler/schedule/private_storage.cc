@@ -1,4 +1,4 @@
-#include "compiler/schedule/scratch.h"
+#include "compiler/schedule/private_storage.h"
 
 #include <map>
 #include <tuple>
