@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Classes with many methods or fields, and functions of many lines, where code is emitted. tests/lint.sh and
+"""Classes with many methods or fields, and functions of many lines, in the compiler. tests/lint.sh and
 tests/integration/test_class_sizes.py ask `faults` about the sources.
 
 Counted is what stands in the braces of a class or struct: every name with parameters is a method (overloads are one
@@ -10,7 +10,8 @@ import os
 import re
 import sys
 
-FOLDERS = ("codegen",)
+FOLDERS = ("artifact", "channel", "codegen", "frontend", "graph", "image", "ir", "lower", "passes", "schedule", "support",
+           "target", "worker")
 METHODS_MAX = 40
 FIELDS_MAX = 15
 LINES_MAX = 60  # of a function, from its name to its last brace
@@ -18,6 +19,10 @@ LINES_MAX = 60  # of a function, from its name to its last brace
 # Larger ones, with what they have: these may only shrink. "file: Class": (methods, fields); "file: function": lines.
 LARGER = {
     "codegen/skinny_shape.h: SkinnyShape": (16, 22),
+    "graph/expr.h: ExprPool": (50, 11),             # a method an operator
+    "lower/extern.cc: LoweringContext::Call": (83,),
+    "lower/loop_recorder.h: LoopRecorder": (52, 5),  # a method an operator
+    "lower/lowering_context.h: LoweringContext": (100, 23),
 }
 
 CLASS = re.compile(r"\b(?:class|struct)\s+(?:\[\[\w+\]\]\s*)?(\w+(?:::\w+)*)\s*(?:final\s*)?(?::[^{;]*)?$")

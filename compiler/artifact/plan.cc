@@ -95,6 +95,18 @@ bool Measures(const v1::Options& options, const v1::Target& target) {
          (options.mode() == v1::MODE_MAX_AUTOTUNE || options.mode() == v1::MODE_MAX_AUTOTUNE_NO_CUDAGRAPHS);
 }
 
+// What max-autotune measures. Of training the forward's layout is the backward's too, of which nothing is
+// known here: `may_choose_layout` is of inference alone.
+void AddTunables(const v1::Numerics& numerics, bool may_choose_layout, const Machine& machine,
+                 const CodegenBackend* backend, v1::PlanReply* reply) {
+  if (may_choose_layout) *reply->mutable_images() = ImageConvolutionsOf(reply->program(), numerics);
+  for (v1::Tunable& tunable : TunablesOf(reply->program(), numerics))
+    *reply->add_tunables() = std::move(tunable);
+  if (backend == nullptr) return;
+  for (v1::Tunable& tunable : TunableKernelsOf(*reply, *backend, machine))
+    *reply->add_tunables() = std::move(tunable);
+}
+
 }  // namespace
 
 absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const CodegenBackend* backend) {
@@ -114,7 +126,6 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   if (debug.wanted()) debug.Add("graph", graph.ToString());
 
   SubstituteFixedSymbols(graph);
-
   const Machine machine = MachineOf(target);
   PassOptions passes;
   passes.machine = machine;
@@ -152,15 +163,9 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   KILN_RETURN_IF_ERROR(BuildProgram(loops, schedule, memory, &reply));
   KILN_RETURN_IF_ERROR(loops.exprs.status());
   if (Measures(options, target)) {
-    // Of training the forward's layout is the backward's too, of which nothing is known here.
-    if (graph.kind == v1::INFERENCE && (images_laid || request.keep_traced_layout()))
-      *reply.mutable_images() = ImageConvolutionsOf(reply.program(), numerics);
-    for (v1::Tunable& tunable : TunablesOf(reply.program(), numerics))
-      *reply.add_tunables() = std::move(tunable);
-    if (backend != nullptr) {
-      for (v1::Tunable& tunable : TunableKernelsOf(reply, *backend, machine))
-        *reply.add_tunables() = std::move(tunable);
-    }
+    const bool may_choose_layout =
+        graph.kind == v1::INFERENCE && (images_laid || request.keep_traced_layout());
+    AddTunables(numerics, may_choose_layout, machine, backend, &reply);
   }
   return reply;
 }

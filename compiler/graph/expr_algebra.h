@@ -55,6 +55,14 @@ class ExprAlgebra {
     ExprId remainder;
   };
 
+  using Atoms = absl::InlinedVector<ExprId, 8>;
+
+  Atoms AtomsToEliminate(const Poly& poly);
+  // What `slope * atom` is at most, as `slope` times the result; nullopt: nothing is known.
+  std::optional<ExprId> BoundOf(ExprId atom, ExprId slope);
+  // `poly` with the atom, which it must be linear in, at its bound.
+  std::optional<ExprId> Eliminate(const Poly& poly, ExprId atom);
+
   Term ToTerm(ExprId id);
   ExprId FromTerm(Term term);
   absl::Span<const ExprId> Factors(const ExprId& base) const;

@@ -87,6 +87,54 @@ ExprRange ModRange(ExprRange a, ExprRange b) {
 // Eliminates one atom after another: where the coefficient of an atom has a known sign, the atom
 // is replaced by its bound on the side that makes the whole larger. A variable's upper bound is
 // its symbolic extent less one, so s1*v0 + v1 - s0*s1 comes out as -1.
+// What has a symbolic bound goes before what that bound is made of; latest variable first.
+ExprAlgebra::Atoms ExprAlgebra::AtomsToEliminate(const Poly& poly) {
+  Atoms atoms;
+  for (Term term : poly) {
+    for (ExprId factor : Factors(term.base)) {
+      if (std::find(atoms.begin(), atoms.end(), factor) == atoms.end()) atoms.push_back(factor);
+    }
+  }
+  std::sort(atoms.begin(), atoms.end(), [this](ExprId a, ExprId b) {
+    int rank_a = EliminationRank(pool_.nodes_[a].op), rank_b = EliminationRank(pool_.nodes_[b].op);
+    return rank_a != rank_b ? rank_a < rank_b : CompareFactors(a, b) > 0;
+  });
+  return atoms;
+}
+
+std::optional<ExprId> ExprAlgebra::BoundOf(ExprId atom, ExprId slope) {
+  const ExprRange sign = pool_.ranges_[slope], bounds = pool_.ranges_[atom];
+  if (sign.min >= 0) {
+    std::optional<ExprId> extent = pool_.Extent(atom);
+    const ExprNode& node = pool_.nodes_[atom];
+    if (node.op == v1::EXPR_MOD && pool_.ranges_[node.args[1]].min >= 0) extent = node.args[1];
+    if (extent) return pool_.Sub(*extent, kUnitBase);
+    if (bounds.max != INT64_MAX) return pool_.Const(bounds.max);
+  } else if (sign.max <= 0 && bounds.min != INT64_MIN) {
+    return pool_.Const(bounds.min);
+  }
+  return std::nullopt;
+}
+
+std::optional<ExprId> ExprAlgebra::Eliminate(const Poly& poly, ExprId atom) {
+  Poly coefficient, rest;
+  for (Term term : poly) {
+    std::optional<Term> part = DivideTerms(term, {1, atom});
+    if (!part) {
+      rest.push_back(term);
+      continue;
+    }
+    absl::Span<const ExprId> factors = Factors(part->base);
+    if (std::find(factors.begin(), factors.end(), atom) != factors.end()) return std::nullopt;
+    coefficient.push_back(*part);
+  }
+  std::optional<ExprId> slope = FromPoly(coefficient), remainder = FromPoly(rest);
+  if (!slope || !remainder) return std::nullopt;
+  const std::optional<ExprId> bound = BoundOf(atom, *slope);
+  if (!bound) return std::nullopt;
+  return pool_.Add(pool_.Mul(*slope, *bound), *remainder);
+}
+
 int64_t ExprAlgebra::UpperBound(ExprId id) {
   int64_t numeric = pool_.ranges_[id].max;
   if (pool_.nodes_[id].op != v1::EXPR_ADD && pool_.nodes_[id].op != v1::EXPR_MUL &&
@@ -99,58 +147,16 @@ int64_t ExprAlgebra::UpperBound(ExprId id) {
   int64_t best = numeric;
   ExprId current = id;
   for (int step = 0; step < kEliminationsMax; ++step) {
-    Poly poly = ToPoly(current);
+    const Poly poly = ToPoly(current);
     if (poly.size() > kProofTermsMax) break;
-    // What has a symbolic bound goes before what that bound is made of; latest variable first.
-    absl::InlinedVector<ExprId, 8> atoms;
-    for (Term term : poly) {
-      for (ExprId factor : Factors(term.base)) {
-        if (std::find(atoms.begin(), atoms.end(), factor) == atoms.end()) atoms.push_back(factor);
-      }
+    std::optional<ExprId> next;
+    for (ExprId atom : AtomsToEliminate(poly)) {
+      next = Eliminate(poly, atom);
+      if (next) break;
     }
-    std::sort(atoms.begin(), atoms.end(), [this](ExprId a, ExprId b) {
-      int rank_a = EliminationRank(pool_.nodes_[a].op), rank_b = EliminationRank(pool_.nodes_[b].op);
-      return rank_a != rank_b ? rank_a < rank_b : CompareFactors(a, b) > 0;
-    });
-    bool changed = false;
-    for (ExprId atom : atoms) {
-      Poly coefficient, rest;
-      bool linear = true;
-      for (Term term : poly) {
-        std::optional<Term> part = DivideTerms(term, {1, atom});
-        if (part) {
-          absl::Span<const ExprId> factors = Factors(part->base);
-          linear = linear && std::find(factors.begin(), factors.end(), atom) == factors.end();
-          coefficient.push_back(*part);
-        } else {
-          rest.push_back(term);
-        }
-      }
-      if (!linear) continue;
-      std::optional<ExprId> slope = FromPoly(coefficient), remainder = FromPoly(rest);
-      if (!slope || !remainder) continue;
-      ExprRange sign = pool_.ranges_[*slope];
-      ExprRange bounds = pool_.ranges_[atom];
-      std::optional<ExprId> bound;
-      if (sign.min >= 0) {
-        std::optional<ExprId> extent = pool_.Extent(atom);
-        const ExprNode& node = pool_.nodes_[atom];
-        if (node.op == v1::EXPR_MOD && pool_.ranges_[node.args[1]].min >= 0) extent = node.args[1];
-        if (extent) {
-          bound = pool_.Sub(*extent, kUnitBase);
-        } else if (bounds.max != INT64_MAX) {
-          bound = pool_.Const(bounds.max);
-        }
-      } else if (sign.max <= 0 && bounds.min != INT64_MIN) {
-        bound = pool_.Const(bounds.min);
-      }
-      if (!bound) continue;
-      current = pool_.Add(pool_.Mul(*slope, *bound), *remainder);
-      changed = true;
-      break;
-    }
+    if (next) current = *next;
     best = std::min(best, pool_.ranges_[current].max);
-    if (!changed || pool_.AsConst(current) || !pool_.status_.ok()) break;
+    if (!next || pool_.AsConst(current) || !pool_.status_.ok()) break;
   }
   pool_.upper_bounds_.emplace(id, best);
   return best;

@@ -366,6 +366,31 @@ LoopOpId LoopRecorder::IndexEqual(ExprId a, ExprId b) {
   return Compare(LoopOpcode::kEq, IndexExpr(a), IndexExpr(b));
 }
 
+LoopOpData LoopRecorder::Masked(LoopOpData op) {
+  if (masks_.empty()) return op;
+  switch (op.op) {
+    case LoopOpcode::kLoad:
+    case LoopOpcode::kCheckIndex: {
+      const size_t mask_arg = op.op == LoopOpcode::kLoad ? 0 : 1;
+      if (op.args.size() > mask_arg) {
+        op.args[mask_arg] = And(masks_.back(), op.args[mask_arg]);
+      } else {
+        op.args.push_back(masks_.back());
+      }
+      return op;
+    }
+    case LoopOpcode::kFloorDiv:
+    case LoopOpcode::kTruncDiv:
+    case LoopOpcode::kRemainder:
+    case LoopOpcode::kFmod:
+      // Where the mask is off a loaded divisor is 0, which is nobody's error.
+      if (!IsFloat(op.dtype) && !IsConstant(op.args[1]))
+        op.args[1] = Where(masks_.back(), op.args[1], ConstantInt(1, op.dtype));
+      return op;
+    default: return op;
+  }
+}
+
 LoopOpId LoopRecorder::Inline(absl::Span<const LoopOpData> ops, LoopOpId result,
                               absl::Span<const ExprId> vars, absl::Span<const ExprId> index) {
   if (vars.size() != index.size()) return Fail("an index of the wrong rank");
@@ -397,33 +422,11 @@ LoopOpId LoopRecorder::Inline(absl::Span<const LoopOpData> ops, LoopOpId result,
   for (LoopOpId id = 0; id <= result && id < ops.size(); ++id) {
     LoopOpData op = ops[id];
     for (LoopOpId& arg : op.args) arg = copies[arg];
-    switch (op.op) {
-      case LoopOpcode::kIndexExpr: copies[id] = IndexExpr(map_expr(op.index)); break;
-      case LoopOpcode::kLoad:
-      case LoopOpcode::kCheckIndex: {
-        const size_t mask_arg = op.op == LoopOpcode::kLoad ? 0 : 1;
-        op.index = map_expr(op.index);
-        if (!masks_.empty()) {
-          if (op.args.size() > mask_arg) {
-            op.args[mask_arg] = And(masks_.back(), op.args[mask_arg]);
-          } else {
-            op.args.push_back(masks_.back());
-          }
-        }
-        copies[id] = Emit(std::move(op));
-        break;
-      }
-      case LoopOpcode::kFloorDiv:
-      case LoopOpcode::kTruncDiv:
-      case LoopOpcode::kRemainder:
-      case LoopOpcode::kFmod:
-        // Where the mask is off a loaded divisor is 0, which is nobody's error.
-        if (!masks_.empty() && !IsFloat(op.dtype) && !IsConstant(op.args[1])) {
-          op.args[1] = Where(masks_.back(), op.args[1], ConstantInt(1, op.dtype));
-        }
-        copies[id] = Emit(std::move(op));
-        break;
-      default: copies[id] = Emit(std::move(op)); break;
+    if (op.op == LoopOpcode::kIndexExpr) {
+      copies[id] = IndexExpr(map_expr(op.index));
+    } else {
+      if (op.op == LoopOpcode::kLoad || op.op == LoopOpcode::kCheckIndex) op.index = map_expr(op.index);
+      copies[id] = Emit(Masked(std::move(op)));
     }
     same_ids = same_ids && copies[id] == id;
   }

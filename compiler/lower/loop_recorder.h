@@ -92,6 +92,8 @@ class LoopRecorder {
 
  private:
   LoopOpId Emit(LoopOpData op) { return body_.Add(std::move(op)); }
+  // An op of another body, as it is where the masks are on.
+  LoopOpData Masked(LoopOpData op);
   LoopOpId Make(LoopOpcode op, v1::DType dtype, absl::Span<const LoopOpId> args, uint32_t mode = 0);
   bool IsConstant(LoopOpId id) const { return body_.op(id).op == LoopOpcode::kConstant; }
   bool IsConstantValue(LoopOpId id, double value) const;

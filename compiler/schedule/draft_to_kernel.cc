@@ -224,8 +224,8 @@ class Builder {
     bool reads = !writes || data.mode == v1::STORE_ACCUMULATE;
     int access = buffer->access() | (writes ? v1::WRITE : 0) | (reads ? v1::READ : 0);
     buffer->set_access(static_cast<v1::BufferAccess>(access));
-    if (reads && !written_.seen.contains({data.buffer, data.index})) NoteTouched(read_, data);
-    if (writes) NoteTouched(written_, data);
+    if (reads && !touched_.written.seen.contains({data.buffer, data.index})) NoteTouched(touched_.read, data);
+    if (writes) NoteTouched(touched_.written, data);
     return it->second;
   }
 
@@ -263,8 +263,8 @@ class Builder {
         if (found == touched.elements.end()) return;
         sum->push_back(pool.Mul(pool.Min(data.span, found->second), pool.Const(ByteSize(data.dtype))));
       };
-      add(read_, &read);
-      add(written_, &written);
+      add(touched_.read, &read);
+      add(touched_.written, &written);
     }
     result_.bytes_read = pool.Sum(read);
     result_.bytes_written = pool.Sum(written);
@@ -284,8 +284,9 @@ class Builder {
   absl::flat_hash_map<std::string, uint32_t> known_;
   absl::flat_hash_map<uint32_t, uint32_t> stores_;  // so far, by memory
   absl::flat_hash_map<BufferId, uint32_t> buffers_;
-  Touched read_;
-  Touched written_;
+  struct {
+    Touched read, written;
+  } touched_;
   uint32_t op_count_ = 0;
 };
 

@@ -1,4 +1,4 @@
-"""No class and no function where code is emitted is too large (tests/class_sizes.py); the check sees one that is."""
+"""No class and no function of the compiler is too large (tests/class_sizes.py); the check sees one that is."""
 import os
 import shutil
 import sys
