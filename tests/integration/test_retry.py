@@ -3,6 +3,7 @@ import gc
 import json
 import os
 import textwrap
+import time
 
 import pytest
 import torch
@@ -123,6 +124,25 @@ def test_who_asks_again_does_not_hold_up_a_step(place):
     """, KILN_CONNECT_TIMEOUT="10", KILN_COMPILE_TIMEOUT="10")
     assert told["asked"], "else nothing was waited for"
     assert told["longest"] < 5 and told["retried"] == 0
+
+
+def test_a_process_ends_while_the_service_is_asked(place):
+    """Its end waits for no answer, which would take minutes here, and nothing of it goes wrong."""
+    told = retrying(place, """
+        import socket
+        silent = socket.socket(socket.AF_UNIX)
+        step()  # nobody is there
+        os.makedirs(os.environ["KILN_RUNTIME_DIR"], mode=0o700)
+        silent.bind(os.path.join(os.environ["KILN_RUNTIME_DIR"], "kilnd.sock"))
+        silent.listen()
+        silent.settimeout(20)
+        step()  # starts the thread
+        connection, _ = silent.accept()
+        asked = connection.recv(1)
+        print(json.dumps({"asked": len(asked), "alive": [t.name for t in threading.enumerate()], "end": time.time()}))
+    """, KILN_CONNECT_TIMEOUT="300", KILN_COMPILE_TIMEOUT="300")
+    assert told["asked"] == 1 and "kiln-retry" in told["alive"], "else it ended with nothing in flight"
+    assert time.time() - told["end"] < 60
 
 
 def test_threads_call_meanwhile(place):
