@@ -59,19 +59,21 @@ absl::Status MeasuringPool::NoneServes(uint32_t architecture) const {
       absl::StrCat("the daemon has no GPU of kind sm_", architecture, " to measure on: ", why));
 }
 
-absl::StatusOr<MeasuringPool::Gpu*> MeasuringPool::Take(uint32_t architecture) {
+absl::StatusOr<MeasuringPool::Gpu*> MeasuringPool::Take(const std::string& tenant, uint32_t architecture) {
   absl::MutexLock lock(&mutex_);
   bool any = false;
+  Gpu* taken = nullptr;
   for (const std::unique_ptr<Gpu>& gpu : gpus_) {
     if (!Serves(*gpu, architecture)) continue;
     any = true;
     if (gpu->leased) continue;
-    gpu->leased = true;
-    ++gpu->leases;
-    return gpu.get();
+    if (taken == nullptr || (taken->tenant != tenant && gpu->tenant == tenant)) taken = gpu.get();
   }
-  if (any) return nullptr;
-  return NoneServes(architecture);
+  if (!any) return NoneServes(architecture);
+  if (taken == nullptr) return nullptr;
+  taken->leased = true;
+  ++taken->leases;
+  return taken;
 }
 
 void MeasuringPool::Release(Gpu* gpu) {
@@ -109,17 +111,18 @@ absl::StatusOr<v1::GpuFacts> MeasuringPool::KnownFacts(const v1::Target& target)
   return NoneServes(architecture);
 }
 
-absl::StatusOr<std::unique_ptr<MeasuringPool::Lease>> MeasuringPool::Acquire(const v1::Target& target,
+absl::StatusOr<std::unique_ptr<MeasuringPool::Lease>> MeasuringPool::Acquire(const std::string& tenant,
+                                                                             const v1::Target& target,
                                                                              const Abandoned& abandoned) {
   const uint32_t architecture = ArchitectureOf(target);
   while (true) {
-    KILN_ASSIGN_OR_RETURN(Gpu * gpu, Take(architecture));
+    KILN_ASSIGN_OR_RETURN(Gpu * gpu, Take(tenant, architecture));
     if (gpu == nullptr) {
       if (abandoned && abandoned()) return absl::CancelledError("nobody waits for the answer");
       absl::SleepFor(kTurnStep);
       continue;
     }
-    std::unique_ptr<Lease> lease(new Lease(this, gpu, abandoned));
+    std::unique_ptr<Lease> lease(new Lease(this, gpu, tenant, abandoned));
     const absl::Status opened = Open(*lease);
     if (absl::IsCancelled(opened)) return opened;
     if (opened.ok() && lease->facts().architecture() == architecture) return lease;
@@ -138,7 +141,7 @@ MeasuringPool::Gpu* MeasuringPool::TakeUnopened() {
 
 std::vector<v1::GpuFacts> MeasuringPool::Kinds(const Abandoned& abandoned) {
   while (Gpu* const gpu = TakeUnopened()) {
-    std::unique_ptr<Lease> lease(new Lease(this, gpu, abandoned));
+    std::unique_ptr<Lease> lease(new Lease(this, gpu, std::nullopt, abandoned));
     if (!Open(*lease).ok()) break;  // it is tried again, until it is drained
   }
   std::vector<v1::GpuFacts> kinds;
@@ -177,9 +180,11 @@ std::vector<v1::MeasuringGpu> MeasuringPool::gpus() const {
 
 // ---- a lease
 
-MeasuringPool::Lease::Lease(MeasuringPool* pool, Gpu* gpu, Abandoned abandoned)
+MeasuringPool::Lease::Lease(MeasuringPool* pool, Gpu* gpu, std::optional<std::string> tenant,
+                            Abandoned abandoned)
     : pool_(pool),
       gpu_(gpu),
+      tenant_(std::move(tenant)),
       abandoned_(std::move(abandoned)),
       deadline_(MonotonicAfter(pool->options_.lease_limit)) {}
 
@@ -187,14 +192,21 @@ MeasuringPool::Lease::~Lease() { pool_->Release(gpu_); }
 
 uint64_t MeasuringPool::Lease::process() const { return gpu_->processes; }
 
+bool MeasuringPool::Lease::MayTakeProcess() const {
+  return !tenant_.has_value() || !gpu_->tenant.has_value() || gpu_->tenant == tenant_;
+}
+
 absl::Status MeasuringPool::Lease::EnsureProcess() {
   if (gpu_->process != nullptr && gpu_->process->Alive() && !facts_.name().empty()) return absl::OkStatus();
   const bool warm = gpu_->process != nullptr && gpu_->process->Alive();
-  if (warm) {  // of an earlier lease
+  if (warm && MayTakeProcess()) {
     absl::ReaderMutexLock lock(&pool_->mutex_);
     facts_ = gpu_->facts;
+    if (tenant_.has_value()) gpu_->tenant = tenant_;
     if (!facts_.name().empty()) return absl::OkStatus();
   }
+  gpu_->process = nullptr;  // before another opens the GPU
+  gpu_->tenant = tenant_;
   ++gpu_->processes;
   KILN_ASSIGN_OR_RETURN(gpu_->process, WorkerProcess::Spawn(pool_->zygote_, MonotonicAfter(kStartLimit)));
   v1::Frame request;

@@ -3,6 +3,9 @@
 // or answers nonsense is killed and replaced, which costs its lease nothing but time; a GPU that can't be
 // opened three times in a row (at once where there is no driver) is drained.
 //
+// A process runs the kernels of one tenant in its life: what they have made of it must not reach another's. A
+// lease of another tenant's ends it and has a new one.
+//
 // Other processes may use the GPU meanwhile: the lease is one among this daemon's. Processes start with the
 // first lease and end when they have been idle for a while (`EndIdle`), so that they hold no GPU memory.
 //
@@ -11,6 +14,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,12 +66,16 @@ class MeasuringPool {
 
    private:
     friend class MeasuringPool;
-    Lease(MeasuringPool* pool, Gpu* gpu, Abandoned abandoned);
+    // Without a tenant the GPU is opened, and no kernel runs.
+    Lease(MeasuringPool* pool, Gpu* gpu, std::optional<std::string> tenant, Abandoned abandoned);
     absl::Status EnsureProcess();
+    // Of an earlier lease, and of nobody else's.
+    bool MayTakeProcess() const;
     absl::StatusOr<v1::Frame> Exchange(v1::Frame request);
 
     MeasuringPool* const pool_;
     Gpu* const gpu_;
+    const std::optional<std::string> tenant_;
     const Abandoned abandoned_;
     const MonotonicTime deadline_;
     v1::GpuFacts facts_;
@@ -82,7 +90,8 @@ class MeasuringPool {
   absl::StatusOr<v1::GpuFacts> KnownFacts(const v1::Target& target) const;
 
   // Waits its turn. UNIMPLEMENTED when there is no such GPU, CANCELLED when `abandoned`.
-  absl::StatusOr<std::unique_ptr<Lease>> Acquire(const v1::Target& target, const Abandoned& abandoned);
+  absl::StatusOr<std::unique_ptr<Lease>> Acquire(const std::string& tenant, const v1::Target& target,
+                                                 const Abandoned& abandoned);
 
   // Opens those that have not been, as far as nobody has them, and says what there is, each kind once.
   // Blocks.
@@ -96,8 +105,9 @@ class MeasuringPool {
     uint32_t ordinal = 0;
     // Its leaseholder's, or EndIdle's while nobody has a lease.
     std::unique_ptr<WorkerProcess> process;
-    uint64_t processes = 0;  // started so far
-    uint32_t failures = 0;   // to open it, in a row
+    std::optional<std::string> tenant;  // whose kernels it has run; nobody's yet
+    uint64_t processes = 0;             // started so far
+    uint32_t failures = 0;              // to open it, in a row
     // Guarded by the pool's mutex.
     bool leased = false;
     uint64_t leases = 0;
@@ -107,8 +117,9 @@ class MeasuringPool {
   };
   bool Serves(const Gpu& gpu, uint32_t architecture) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   absl::Status NoneServes(uint32_t architecture) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // A GPU that may serve, now leased; nullptr when all such are leased to others.
-  absl::StatusOr<Gpu*> Take(uint32_t architecture) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A GPU that may serve, now leased, the one with the tenant's process first; nullptr when all such are
+  // leased to others.
+  absl::StatusOr<Gpu*> Take(const std::string& tenant, uint32_t architecture) ABSL_LOCKS_EXCLUDED(mutex_);
   Gpu* TakeUnopened() ABSL_LOCKS_EXCLUDED(mutex_);  // nullptr: none
   void Release(Gpu* gpu) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Open(Lease& lease) ABSL_LOCKS_EXCLUDED(mutex_);

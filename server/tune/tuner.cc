@@ -183,7 +183,7 @@ std::vector<v1::Tunable> Tuner::Session::missing() const {
 }
 
 absl::Status Tuner::Session::Lease() {
-  KILN_ASSIGN_OR_RETURN(lease_, tuner_.pool_->Acquire(job_.target, job_.abandoned));
+  KILN_ASSIGN_OR_RETURN(lease_, tuner_.pool_->Acquire(job_.ns, job_.target, job_.abandoned));
   return absl::OkStatus();
 }
 

@@ -3,14 +3,12 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -21,6 +19,7 @@
 #include "tests/fault/kilnctl.h"
 #include "tests/fault/process_facts.h"
 #include "tests/fault/tier_daemons.h"
+#include "tests/fault/tuners.h"
 
 namespace kiln {
 namespace {
@@ -77,15 +76,10 @@ class TierWorkDaemons : public TierDaemons {
   }
   // Its GPU can't be opened from now on.
   static void TakeGpu(const TestDaemon& daemon) {
-    const auto is_tuner = [](pid_t pid) {
-      std::error_code error;
-      const auto program = std::filesystem::read_symlink(absl::StrCat("/proc/", pid, "/exe"), error);
-      return absl::StrContains(program.string(), "scripted_tuner");
-    };
     int taken = 0;
     for (const pid_t zygote : ChildrenOf(daemon.pid())) {
       for (const pid_t tuner : ChildrenOf(zygote)) {
-        if (!is_tuner(tuner)) continue;
+        if (!TunersOf(daemon).contains(tuner)) continue;
         EXPECT_EQ(kill(zygote, SIGKILL), 0);
         EXPECT_EQ(kill(tuner, SIGKILL), 0);
         ++taken;
@@ -137,6 +131,37 @@ TEST_F(TierWorkDaemons, WhatOneCantMeasureAnotherDoes) {
   EXPECT_NE(again.manifest.variant_id(), first.manifest.variant_id());
   EXPECT_EQ(serves->Compile("products 1 0").manifest.variant_id(), again.manifest.variant_id());
   EXPECT_EQ(serves->Stats().tunables_measured(), 2);
+}
+
+// What is measured for another daemon's tenant runs in a process that has run nobody else's kernels.
+TEST_F(TierWorkDaemons, TwoTenantsItemsNeverMeetInAProcess) {
+  const auto with_blue = [](const std::string& config) {
+    return absl::StrReplaceAll(config,
+                               {{"namespaces: \"test\"", "namespaces: \"test\" namespaces: \"blue\""}});
+  };
+  const std::string two_tenants = absl::StrReplaceAll(
+      with_blue(ConfigOf("serves")),
+      {{"listen {", absl::StrCat("listen { tenants { name: \"blue\" uids: ", geteuid() + 1, " }")}});
+  TestDaemon serves(absl::StrCat(two_tenants, Gpu()));
+  TestDaemon blue(absl::StrCat(
+      absl::StrReplaceAll(with_blue(ConfigOf("other")), {{"name: \"test\"", "name: \"blue\""}}), kAsks));
+  // The product's winner.
+  const auto measure = [&](TestDaemon& asks, int product) {
+    const std::string script = absl::StrCat("products ", product);
+    TuningOf(asks.Compile(script));
+    const v1::Tuning tuning = Remade(asks, script, WorkOf(asks).remade() + 1);
+    EXPECT_EQ(tuning.measurements_size(), 1) << tuning.without();
+    return tuning.measurements_size() == 1 ? tuning.measurements(0).winner().algorithm().data() : "";
+  };
+  EXPECT_EQ(measure(*asks_, 1), "faster");
+  std::string winner;
+  for (int product = 16384; winner != "seen" && product < 10 * 16384; product += 2 * 16384)
+    winner = measure(*asks_, product);
+  EXPECT_EQ(winner, "seen") << "the control: the tenant's own is kept, unless it is idle for ten seconds";
+  const std::set<pid_t> of_test = TunersOf(serves);
+  EXPECT_EQ(measure(blue, 16384), "");
+  for (const pid_t tuner : TunersOf(serves)) EXPECT_FALSE(of_test.contains(tuner));
+  EXPECT_EQ(serves.Stats().worker_crashes(), 0);
 }
 
 // The control: it is the list that does it.

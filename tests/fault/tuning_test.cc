@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <future>
+#include <set>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -11,6 +13,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "tests/fault/test_daemon.h"
+#include "tests/fault/tuners.h"
 
 namespace kiln {
 namespace {
@@ -466,6 +469,41 @@ TEST(Tuning, NobodyMeasuresForACallerWhoLeft) {
   EXPECT_FALSE(result.done);
   EXPECT_TRUE(Eventually([&] { return !GpuOf(daemon).leased(); }));
   EXPECT_EQ(TuningOf(daemon.Compile("products 1")).measurements(0).winner().algorithm().data(), "faster");
+}
+
+// ---- tenants
+
+// What was measured for a tenant, whose first product wins by `seen` in a process that has measured before.
+std::string WinnerFor(TestDaemon& daemon, const std::string& tenant, const std::string& products) {
+  const v1::Tuning tuning =
+      TuningOf(daemon.Compile(absl::StrCat("products ", products), {}, absl::Seconds(60), tenant));
+  EXPECT_GT(tuning.measurements_size(), 0) << tuning.without();
+  return tuning.measurements_size() == 0 ? "" : tuning.measurements(0).winner().algorithm().data();
+}
+
+TEST(Tuning, AProcessRunsTheKernelsOfOneTenant) {
+  TestDaemon daemon(Measuring());
+  EXPECT_EQ(WinnerFor(daemon, "red", "1"), "faster");
+  const std::set<pid_t> of_red = TunersOf(daemon);
+  EXPECT_EQ(WinnerFor(daemon, "blue", "16384"), "");
+  const std::set<pid_t> of_blue = TunersOf(daemon);
+  EXPECT_EQ(WinnerFor(daemon, "red", "16385"), "faster") << "a new one, as for the other";
+  const std::set<pid_t> of_red_again = TunersOf(daemon);
+  for (const pid_t tuner : of_blue) {
+    EXPECT_FALSE(of_red.contains(tuner));
+    EXPECT_FALSE(of_red_again.contains(tuner));
+  }
+}
+
+// The control: its own comes again, as long as it is not idle for ten seconds, which a slow machine may be.
+TEST(Tuning, AProcessIsKeptForTheNextLeaseOfItsTenant) {
+  TestDaemon daemon(Measuring());
+  std::string winner;
+  for (int product = 16384; winner != "seen" && product < 10 * 16384; product += 2 * 16384) {
+    EXPECT_NE(WinnerFor(daemon, "red", absl::StrCat(product + 1)), "");
+    winner = WinnerFor(daemon, "red", absl::StrCat(product));
+  }
+  EXPECT_EQ(winner, "seen");
 }
 
 }  // namespace
