@@ -1,6 +1,7 @@
 #include "cache/shared/claim_table.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kiln {
 namespace {
@@ -10,16 +11,23 @@ constexpr absl::Duration kPauseMin = absl::Milliseconds(5);
 
 }  // namespace
 
+void ClaimTable::Held::Tell(Answer what) {
+  if (const auto told = std::exchange(answer, nullptr); told != nullptr) told(what);
+}
+
 void ClaimTable::Claim(uint64_t id, std::string name, MonotonicTime deadline,
                        std::function<void(Answer)> answer, MonotonicTime now) {
-  if (const auto found = held_.find(id);
-      found != held_.end() && found->second.ours && !found->second.released) {
+  const auto found = held_.find(id);
+  const bool again = found != held_.end() && !found->second.released;
+  if (again && found->second.ours) {
     answer(Answer::kOurs);
     return;
   }
   Held held;
   held.name = std::move(name);
-  held.token = new_token_();
+  // By another token what may be ours would be another's.
+  held.in_doubt = again && found->second.in_doubt;
+  held.token = held.in_doubt ? found->second.token : new_token_();
   held.answer = std::move(answer);
   held.next = now;
   held.deadline = deadline;
@@ -36,10 +44,14 @@ std::optional<std::string> ClaimTable::Ours(uint64_t id) const {
 
 void ClaimTable::Release(uint64_t id, MonotonicTime now) {
   const auto found = held_.find(id);
-  if (found == held_.end()) return;
+  if (found == held_.end() || found->second.released) return;
   // One that is being asked for may be ours already.
-  found->second.released = true;
-  found->second.next = now;
+  Held& held = found->second;
+  held.answer = nullptr;
+  held.released = true;
+  held.next = now;
+  held.patience = now + absl::ToChronoNanoseconds(kClaimLife);
+  held.pause = kPauseMin;
 }
 
 void ClaimTable::ReleaseAll(MonotonicTime now) {
@@ -47,18 +59,19 @@ void ClaimTable::ReleaseAll(MonotonicTime now) {
 }
 
 std::vector<ClaimTable::Question> ClaimTable::Due(MonotonicTime now) {
-  absl::erase_if(held_, [now](const auto& entry) {
-    const Held& held = entry.second;
-    const bool late = !held.released && held.deadline <= now;
-    if (late) held.answer(Answer::kNobodys);
-    return late;
+  absl::erase_if(held_, [now](auto& entry) {
+    Held& held = entry.second;
+    if (held.released || held.deadline > now) return false;
+    held.Tell(Answer::kNobodys);
+    held.deadline = MonotonicTime::max();
+    return !held.in_doubt;
   });
   std::vector<Question> due;
   for (const auto& [id, held] : held_) {
     if (held.next > now) continue;
-    const Question::Kind kind = held.released ? Question::Kind::kGiveBack
-                                : held.ours   ? Question::Kind::kPutOff
-                                              : Question::Kind::kTake;
+    const Question::Kind kind = held.released                ? Question::Kind::kGiveBack
+                                : held.ours || held.in_doubt ? Question::Kind::kPutOff
+                                                             : Question::Kind::kTake;
     due.push_back({kind, id, held.name, held.token, held.deadline});
   }
   return due;
@@ -67,7 +80,9 @@ std::vector<ClaimTable::Question> ClaimTable::Due(MonotonicTime now) {
 void ClaimTable::Told(const Question& question, std::optional<bool> yes, MonotonicTime now) {
   const auto held = held_.find(question.id);
   if (held == held_.end() || held->second.token != question.token) return;
-  if (question.kind == Question::Kind::kGiveBack || !Take(&held->second, yes, now)) held_.erase(held);
+  const bool over = question.kind == Question::Kind::kGiveBack ? IsGone(&held->second, yes, now)
+                                                               : !Take(&held->second, yes, now);
+  if (over) held_.erase(held);
 }
 
 bool ClaimTable::Take(Held* held, std::optional<bool> yes, MonotonicTime now) {
@@ -76,23 +91,30 @@ bool ClaimTable::Take(Held* held, std::optional<bool> yes, MonotonicTime now) {
     held->next = now;
     return true;
   }
-  if (held->ours) {
-    held->next = now + absl::ToChronoNanoseconds(kRenewEvery);
-    return yes.value_or(true);  // another's: it is over
-  }
-  if (yes.value_or(false)) {
-    held->ours = true;
-    held->next = now + absl::ToChronoNanoseconds(kRenewEvery);
-    held->answer(Answer::kOurs);
-    return true;
-  }
-  if (!yes.has_value() || now >= held->patience) {
-    held->answer(Answer::kNobodys);
-    return false;
-  }
+  if (yes.has_value() && !*yes) return !held->ours && Await(held, now);
+  if (yes.has_value()) held->ours = true;
+  held->in_doubt = !held->ours;
+  held->next = now + absl::ToChronoNanoseconds(kRenewEvery);
+  held->Tell(held->ours ? Answer::kOurs : Answer::kNobodys);
+  return true;
+}
+
+// It is another's.
+bool ClaimTable::Await(Held* held, MonotonicTime now) {
+  held->in_doubt = false;
+  if (now >= held->patience) held->Tell(Answer::kNobodys);
+  if (held->answer == nullptr) return false;
   held->next = now + absl::ToChronoNanoseconds(held->pause);
   held->pause = std::min(held->pause * 2, kClaimPauseMax);
   return true;
+}
+
+// After it was given back; where that may not have come there it is told again, until it has ended by itself.
+bool ClaimTable::IsGone(Held* held, std::optional<bool> yes, MonotonicTime now) {
+  if (yes.has_value() || now >= held->patience) return true;
+  held->next = now + absl::ToChronoNanoseconds(held->pause);
+  held->pause = std::min(held->pause * 2, kClaimPauseMax);
+  return false;
 }
 
 MonotonicTime ClaimTable::Next() const {

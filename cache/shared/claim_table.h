@@ -3,6 +3,9 @@
 //   Claim → awaited: taken, with pauses that double, until it is ours, or patience is over, or there is no
 //           answer in time → ours: put off thrice in a claim's life, until it is released, or another has it
 //
+// Where there is no answer the tier may have it as ours all the same, and others would wait for its end: who
+// claimed goes on, and it is in doubt: put off as ours is, which tells whose it is, until it is released.
+//
 // Who runs it asks what is `Due`, and hands each question back with what was `Told`, before it asks again.
 //
 // Threads: one at a time. Answers are called from Claim and Told, return at once and call nothing here.
@@ -60,18 +63,23 @@ class ClaimTable {
 
  private:
   struct Held {
+    void Tell(Answer what);
+
     std::string name;
-    std::string token;  // whose it is
-    std::function<void(Answer)> answer;
+    std::string token;                   // whose it is
+    std::function<void(Answer)> answer;  // null: told
     bool ours = false;
+    bool in_doubt = false;  // not known to be ours
     bool released = false;
     MonotonicTime next;      // when it is asked for, or put off
     MonotonicTime deadline;  // of the first answer; max: it is there
-    MonotonicTime patience;
+    MonotonicTime patience;  // of who waits; when it has been released, its end at the latest
     absl::Duration pause;
   };
   // False when it is over.
   static bool Take(Held* held, std::optional<bool> yes, MonotonicTime now);
+  static bool Await(Held* held, MonotonicTime now);
+  static bool IsGone(Held* held, std::optional<bool> yes, MonotonicTime now);
 
   const std::function<std::string()> new_token_;
   absl::btree_map<uint64_t, Held> held_;  // and awaited

@@ -148,5 +148,28 @@ TEST_F(TierOwners, WithAClaimThatDoesNotEndTheyWait) {
   EXPECT_TRUE(waiting.Compile(script).done);
 }
 
+// Who is not told that it has the claim. By itself the claim would not end here, as long as the test runs.
+TEST_F(TierOwners, WhoIsNotToldThatItHasTheClaimKeepsNobodyWaiting) {
+  const std::string script = absl::StrCat("name untold", kPlans);
+  TierProxy proxy(redis_->socket());
+  TestDaemon owner(ConfigBy(proxy));
+  TestDaemon waiting(Config("one", {}));
+  std::vector<std::string> claims;
+  absl::Notification lost;
+  proxy.Arm({"}:c\r\n", 1, /*done=*/true}, [&] {
+    claims = redis_->Keys("*:c");
+    for (const std::string& claim : claims) EXPECT_EQ(redis_->Ask({"PERSIST", claim}), "1");
+    lost.Notify();
+  });
+  std::thread owning([&] { EXPECT_TRUE(owner.Compile(script).done); });
+  EXPECT_TRUE(lost.WaitForNotificationWithTimeout(absl::Seconds(60)));
+  EXPECT_EQ(claims.size(), 1);
+  EXPECT_TRUE(waiting.Compile(script).done);
+  owning.join();
+  EXPECT_EQ(owner.Stats().compiles(), 1);
+  EXPECT_EQ(waiting.Stats().compiles(), 0);
+  EXPECT_TRUE(Eventually([&] { return redis_->Keys("*:c").empty(); }));
+}
+
 }  // namespace
 }  // namespace kiln

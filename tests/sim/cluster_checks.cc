@@ -279,6 +279,19 @@ void ClusterChecks::SweepClaims() {
   free_since_ = std::move(free);
 }
 
+// Whose owner needs it no more is given back, again where that was lost.
+void ClusterChecks::SweepKept() {
+  const MonotonicTime now = cluster_->clock.now;
+  for (const auto& [name, holder] : holders_) {
+    const Host& host = *cluster_->hosts[holder.host];
+    const FlightFacts* facts = FactsOf(host, holder.life, holder.flight);
+    if (facts == nullptr || host.cut || facts->token_over == MonotonicTime::max()) continue;
+    if (now - std::max({facts->token_over, host.trouble, cluster_->tier_lost}) <= kTakenOver) continue;
+    if (cluster_->tier.Owner(name) == holder.token)
+      cluster_->Fail(absl::StrCat("a claim of ", name, " is still kept that nobody needs"));
+  }
+}
+
 // What a daemon holds the tier holds as long.
 void ClusterChecks::SweepLives(const Listed& listed) {
   const MonotonicTime now = cluster_->clock.now;
@@ -306,6 +319,7 @@ void ClusterChecks::Sweep() {
   }
   SweepLosses(listed);
   SweepClaims();
+  SweepKept();
   SweepLives(listed);
 }
 

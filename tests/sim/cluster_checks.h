@@ -23,7 +23,7 @@ class ClusterChecks {
   // ---- Claims ----
   // Whoever it is, the tier has answered it.
   void ClaimAsked(const Host& host, const ClaimTable::Question& question, bool yes);
-  // A flight's claim is given back; the tier has to have that soon.
+  // A flight needs its claim no more, if it has one, known or not; the tier has to have that soon.
   void Released(Host* host, FlightId flight);
   // It goes on without one.
   void GoesWithout(const Host& host, const FlightFacts& facts, bool patience_is_over);
@@ -91,6 +91,7 @@ class ClusterChecks {
   bool HasSeen(const std::string& name, size_t number, uint64_t life, MonotonicTime since,
                const Listed& listed);
   void SweepClaims();
+  void SweepKept();
   void SweepLives(const Listed& listed);
 
   Cluster* const cluster_;

@@ -296,10 +296,10 @@ ClusterCoverage::ClusterCoverage()
 
 const char* ClusterFaultName(ClusterFault fault) {
   static constexpr const char* kNames[] = {
-      "none",        "ignored claim",  "not renewed",       "not released",  "no compare",
-      "own list",    "local refusal",  "short verdict",     "not put back",  "not kept",
-      "old gang",    "lost waiter",    "early release",     "second answer", "false durable",
-      "cancels all", "forwards twice", "forgotten forward", "own program"};
+      "none",          "ignored claim", "not renewed",    "not released",      "forgotten claim",
+      "no compare",    "own list",      "local refusal",  "short verdict",     "not put back",
+      "not kept",      "old gang",      "lost waiter",    "early release",     "second answer",
+      "false durable", "cancels all",   "forwards twice", "forgotten forward", "own program"};
   return kNames[static_cast<int>(fault)];
 }
 

@@ -22,6 +22,7 @@ enum class ClusterFault {
   kIgnoredClaim,      // a claim that another holds is taken for one's own
   kNotRenewed,        // claims are not put off
   kNotReleased,       // claims are not given back
+  kForgottenClaim,    // one whose answer was lost is not thought of again
   kNoCompare,         // the tier puts off and gives back whosever claim it is
   kOwnList,           // a gang is answered from what this daemon holds, whatever the tier has
   kLocalRefusal,      // the tier never has a gang's refusal
@@ -38,7 +39,7 @@ enum class ClusterFault {
   kForgottenForward,  // an upstream's answer never reaches the flight
   kOwnProgram,        // a gang is served what is here, whatever the upstream says
 };
-inline constexpr int kClusterFaults = 19;
+inline constexpr int kClusterFaults = 20;
 const char* ClusterFaultName(ClusterFault fault);
 
 struct ClusterCoverage {

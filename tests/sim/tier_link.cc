@@ -121,6 +121,8 @@ void LinkClaims::Run() {
         asking_ = false;
         for (size_t i = 0; i < due->size(); ++i) {
           ++cluster_->outcome.events;
+          if (!status.ok() && cluster_->Plant(ClusterFault::kForgottenClaim, 100))
+            forgotten_.insert((*due)[i].id);
           table_.Told((*due)[i], status.ok() ? std::optional<bool>((*yes)[i]) : std::nullopt,
                       cluster_->clock.now);
         }
@@ -136,6 +138,7 @@ bool LinkClaims::AtTier(const ClaimTable::Question& question, TierLink::Fate fat
                                                                                                    : 2);
   if (fate == TierLink::Fate::kCut) return false;
   const bool takes = question.kind == ClaimTable::Question::Kind::kTake;
+  if (!takes && forgotten_.contains(question.id)) return false;
   if (takes && !owner.empty() && cluster_->Plant(ClusterFault::kIgnoredClaim, 30)) {
     cluster_->checks->ClaimAsked(*host_, question, /*yes=*/true);
     return true;

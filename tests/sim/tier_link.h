@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,7 @@ class LinkClaims {
   uint64_t tokens_ = 0;
   ClaimTable table_;
   bool asking_ = false;
+  std::set<uint64_t> forgotten_;  // planted
   MonotonicTime wakes_ = MonotonicTime::max();
 };
 
