@@ -19,13 +19,14 @@ compiler/graph: compiler/support
 compiler/ir: compiler/graph compiler/support
 compiler/target: compiler/ir
 compiler/frontend: compiler/graph compiler/support
-compiler/passes: compiler/graph compiler/ir compiler/support compiler/target
-compiler/lower: compiler/graph compiler/ir compiler/passes compiler/support compiler/target
+compiler/library: compiler/graph
+compiler/passes: compiler/graph compiler/ir compiler/library compiler/support compiler/target
+compiler/lower: compiler/graph compiler/ir compiler/library compiler/passes compiler/support compiler/target
 compiler/schedule: compiler/graph compiler/ir compiler/lower compiler/support compiler/target
 compiler/image: compiler/support
 compiler/codegen: compiler/image compiler/ir compiler/schedule compiler/support compiler/target
-compiler/artifact: compiler/codegen compiler/frontend compiler/graph compiler/ir compiler/lower compiler/passes
-  compiler/schedule compiler/support compiler/target
+compiler/artifact: compiler/codegen compiler/frontend compiler/graph compiler/ir compiler/library compiler/lower
+  compiler/passes compiler/schedule compiler/support compiler/target
 compiler/worker: compiler/support
 compiler/worker/worker_main.cc: compiler/artifact compiler/codegen compiler/support compiler/target compiler/worker
 

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 
-FOLDERS = ("artifact", "codegen", "graph", "ir", "lower", "passes", "schedule")
+FOLDERS = ("artifact", "codegen", "graph", "ir", "library", "lower", "passes", "schedule")
 
 # A definition, or a number in a comparison, by what is on its line.
 BYTES = re.compile(r"\b\d+\}?u? << (?:1\d|2\d|3\d)\b|\* 1'?024\b")

@@ -8,7 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "compiler/artifact/convolutions.h"
-#include "compiler/artifact/matrix_products.h"
+#include "compiler/artifact/gemm_tunable.h"
 #include "compiler/support/proto_util.h"
 
 namespace kiln {

@@ -1,5 +1,8 @@
 // Library calls: what a library does best, and everything without a lowering of our own.
-#include "absl/strings/str_cat.h"
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "compiler/library/gemm.h"
 #include "compiler/lower/convolution.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/passes/gemm_to_onednn.h"
@@ -9,20 +12,14 @@
 namespace kiln {
 namespace {
 
-struct Library {
+struct LibraryCall {
   Op target;
   const char* reason;
   bool into_results;
 };
 
-constexpr Library kLibraries[] = {
-    {Op::kMm, "gemm", true},
-    {Op::kAddmm, "gemm", true},
-    {Op::kAddmmActivation, "gemm", true},
-    {Op::kBmm, "gemm", true},
-    {Op::kBaddbmm, "gemm", true},
-    {Op::kIntMm, "gemm", false},
-    {kOnednnProduct, "gemm", false},
+// Beside gemms, which are all of compiler/library's.
+constexpr LibraryCall kOthers[] = {
     {kConvolution, "convolution", false},
     {kConvolutionBackward, "convolution", false},
     {Op::kScaledDotProductFlashAttentionForCpu, "attention", false},
@@ -61,24 +58,24 @@ constexpr Library kLibraries[] = {
     {Op::kAdaptiveMaxPool2dBackward, "closed list: pooling backward", false},
 };
 
-const Library* FindLibrary(const OperatorName& target) {
+const absl::flat_hash_map<Op, LibraryCall>& LibraryCalls() {
   static const auto* table = [] {
-    auto* map = new absl::flat_hash_map<OperatorName, const Library*>;
-    for (const Library& row : kLibraries) (*map)[row.target] = &row;
+    auto* map = new absl::flat_hash_map<Op, LibraryCall>;
+    for (const GemmForm& form : GemmForms()) (*map)[form.target] = {form.target, "gemm", form.into_results};
+    for (const LibraryCall& row : kOthers) (*map)[row.target] = row;
     return map;
   }();
-  auto found = table->find(target);
-  return found == table->end() ? nullptr : found->second;
+  return *table;
 }
 
 // On a CPU: results in memory that nothing else looks at, so that it can be given on.
 bool MakesItsOwn(const OperatorName& target) {
-  return target == kOnednnProduct || target == kConvolution || target == kConvolutionBackward;
+  return target == kOnednnGemm || target == kConvolution || target == kConvolutionBackward;
 }
 
 absl::Status LowerLibrary(LoweringContext& context, const GraphNode& node) {
-  const Library* row = FindLibrary(node.target);
-  return context.Call(node, row->reason, row->into_results);
+  const LibraryCall& row = LibraryCalls().at(node.target.op());
+  return context.Call(node, row.reason, row.into_results);
 }
 
 }  // namespace
@@ -180,7 +177,7 @@ BufferView LoweringContext::InLayout(LoweredTensor& tensor, const std::vector<Ex
 }
 
 void RegisterExterns(LoweringTable& table) {
-  for (const Library& row : kLibraries) table[row.target] = LowerLibrary;
+  for (const auto& [target, row] : LibraryCalls()) table[target] = LowerLibrary;
   table[kConvolution] = LowerConvolution;
   table[kConvolutionBackward] = LowerConvolutionBackward;
 }

@@ -74,16 +74,9 @@ Value Product(GraphBuilder& b, const GraphNode& node, const TensorType& type) {
   const Value rows = View(Permute(image, {0, 2, 3, 1}), {points, from});
   const Value weights = View(weight, {to, from});
   const ValueId bias = TensorOf(node, "bias");
-  const TensorType made = b.Dense(type.dtype, {points, to});
-  Value product;
-  if (bias == kNoValue) {
-    product = MatrixProduct(rows, Transpose(weights, 0, 1));
-  } else {
-    const Value columns = Transpose(weights, 0, 1);
-    product = b.Node(
-        Op::kAddmm,
-        {{"self", TensorArg{bias}}, {"mat1", TensorArg{rows.id()}}, {"mat2", TensorArg{columns.id()}}}, made);
-  }
+  const Value columns = Transpose(weights, 0, 1);
+  const Value product =
+      bias == kNoValue ? MatrixProduct(rows, columns) : MatrixProduct(rows, columns, b.Use(bias));
   return Permute(View(product, {type.sizes[0], type.sizes[2], type.sizes[3], to}), {0, 3, 1, 2});
 }
 

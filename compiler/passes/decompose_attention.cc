@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "compiler/library/gemm.h"
 #include "compiler/passes/decomposition.h"
 #include "compiler/target/cost_model.h"
 
@@ -65,8 +66,7 @@ bool EfficientAttention(DecomposeContext& m) {
   if (declared.rank() != 4 || declared.strides.size() != 4) return false;
   TensorType type = b.Dense(v1::F32, {shares.size(0), shares.size(1), per_head.size(2)});
   type.strides = {declared.strides[static_cast<size_t>(many)], declared.strides[2], declared.strides[3]};
-  Value mixed =
-      b.Node(Op::kBmm, {{"self", TensorArg{shares.id()}}, {"mat2", TensorArg{per_head.id()}}}, type);
+  Value mixed = b.Node(Op::kBmm, GemmArguments(Op::kBmm, {.a = shares.id(), .b = per_head.id()}), type);
   if (!mixed.ok()) return false;
   m.Set(0, Unsqueeze(mixed, one[0]));
   // What only a gradient would read.

@@ -6,13 +6,6 @@
 namespace kiln {
 namespace {
 
-Value Addmm(DecomposeContext& m, const Value& bias, const Value& a, const Value& b) {
-  if (!bias.ok() || !a.ok() || !b.ok() || a.rank() != 2 || b.rank() != 2) return Value();
-  return m.b().Node(
-      Op::kAddmm, {{"self", TensorArg{bias.id()}}, {"mat1", TensorArg{a.id()}}, {"mat2", TensorArg{b.id()}}},
-      m.b().Dense(a.dtype(), {a.size(0), b.size(1)}));
-}
-
 bool Linear(DecomposeContext& m) {
   Value x = m.Tensor("input"), weight = m.Tensor("weight"), bias = m.OptionalTensor("bias");
   if (!x.ok() || !weight.ok() || x.rank() < 1 || weight.rank() != 2 || (bias.ok() && bias.rank() != 1))
@@ -23,7 +16,7 @@ bool Linear(DecomposeContext& m) {
   Value rows = View(x, {m.exprs().Product(sizes), features});
   sizes.push_back(weight.size(0));
   Value transposed = Transpose(weight, 0, 1);
-  Value y = bias.ok() ? Addmm(m, bias, rows, transposed) : MatrixProduct(rows, transposed);
+  Value y = bias.ok() ? MatrixProduct(rows, transposed, bias) : MatrixProduct(rows, transposed);
   return m.Return(View(y, sizes));
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "compiler/library/gemm.h"
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/dead_code.h"
 #include "compiler/passes/graph_builder.h"
@@ -177,7 +178,8 @@ class ActivationFuser {
       if (found == fused_.end()) {
         nodes.push_back(std::move(graph_.nodes[n]));
       } else {
-        KILN_RETURN_IF_ERROR(Activate(graph_.nodes[n], found->second, nodes));
+        const auto& [gemm, kind] = found->second;
+        KILN_RETURN_IF_ERROR(Activate(graph_.nodes[n], gemm, kind, nodes));
       }
     }
     graph_.nodes = std::move(nodes);
@@ -189,7 +191,7 @@ class ActivationFuser {
   }
 
  private:
-  enum class Kind { kRelu, kGelu };
+  using Kind = Gemm::Activation;
 
   void Consider(const GraphNode& node) {
     if (node.results.size() != 1) return;
@@ -203,7 +205,7 @@ class ActivationFuser {
     std::vector<int32_t> within = reader.nodes();
     if (relu) within.push_back(producers_[result]);
     if (!AreReadWithin(within, result, x)) return;
-    Fuse(x, result, relu ? Kind::kRelu : Kind::kGelu);
+    Fuse(x, result, relu ? Kind::kRelu : Kind::kGeluTanh);
   }
 
   // Whether the nodes that make `result` of `x` are all that reads `x` and what lies between.
@@ -237,26 +239,15 @@ class ActivationFuser {
       matrix = TensorOf(graph_.nodes[producers_[x]], "self");
     }
     if (matrix == kNoValue || producers_[matrix] < 0 || (matrix != x && uses_[matrix] != 1)) return;
-    const GraphNode& product = graph_.nodes[producers_[matrix]];
-    const bool biased = product.target == Op::kAddmm;
-    if (!biased && product.target != Op::kMm) return;
+    const std::optional<Gemm> gemm = GemmOf(graph_, graph_.nodes[producers_[matrix]]);
+    if (!gemm || !gemm->is_plain()) return;
     const TensorType &from = graph_.type(x), &to = graph_.type(result);
     if (from.device != v1::CUDA || from.dtype != to.dtype || !SameLayout(graph_.exprs, from, to)) return;
     const bool narrow = from.dtype == v1::F16 || from.dtype == v1::BF16;
-    if (!narrow && (from.dtype != v1::F32 || (kind == Kind::kGelu && !tf32_))) return;
-    if (biased ? !HasABias(product) : !HasARowInMemory(TensorOf(product, "mat2"))) return;
-    fused_[producers_[matrix]] = kind;
+    if (!narrow && (from.dtype != v1::F32 || (kind == Kind::kGeluTanh && !tf32_))) return;
+    if (gemm->c != kNoValue ? !AddsBias(graph_, *gemm) : !HasARowInMemory(gemm->b)) return;
+    fused_[producers_[matrix]] = {*gemm, kind};
     replacement_[result] = x;
-  }
-
-  // One element a column, beside each other, taken once: what cuBLASLt adds.
-  bool HasABias(const GraphNode& product) const {
-    const ValueId self = TensorOf(product, "self");
-    const Argument* beta = product.Find("beta");
-    if (self == kNoValue || (beta != nullptr && NumberOf(graph_, beta) != 1)) return false;
-    const TensorType &bias = graph_.type(self), &matrix = graph_.type(product.results[0]);
-    return bias.rank() == 1 && bias.sizes[0] == matrix.sizes[1] && bias.dtype == matrix.dtype &&
-           graph_.exprs.AsConst(bias.strides[0]) == 1;
   }
 
   // Of which a row costs nothing: memory of others, seen through views.
@@ -273,23 +264,20 @@ class ActivationFuser {
     return true;
   }
 
-  // Appends the product with its activation to `nodes`, in the place of `product`.
-  absl::Status Activate(const GraphNode& product, Kind kind, std::vector<GraphNode>& nodes) {
-    GraphNode made = product;
+  // Appends the gemm of `node` with its activation to `nodes`, in the place of `node`.
+  absl::Status Activate(const GraphNode& node, const Gemm& gemm, Kind kind, std::vector<GraphNode>& nodes) {
+    GraphNode made = node;
     made.target = Op::kAddmmActivation;
-    if (product.target == Op::kMm) {
+    if (gemm.c == kNoValue) {
       // The operator wants something to add, of which beta = 0 takes nothing.
-      GraphBuilder b(graph_, &nodes, product.origin);
-      const ValueId factor = TensorOf(product, "mat2");
-      b.device = graph_.type(factor).device;
-      const Value row = Select(b.Use(factor), 0, b.Int(0));
+      GraphBuilder b(graph_, &nodes, node.origin);
+      b.device = graph_.type(gemm.b).device;
+      const Value row = Select(b.Use(gemm.b), 0, b.Int(0));
       KILN_RETURN_IF_ERROR(b.status());
-      made.args = {{"self", TensorArg{row.id()}},
-                   {"mat1", TensorArg{TensorOf(product, "self")}},
-                   {"mat2", TensorArg{factor}},
-                   {"beta", IntArg{b.Int(0)}}};
+      made.args = GemmArguments(Op::kAddmmActivation, {.a = gemm.a, .b = gemm.b, .c = row.id()});
+      made.args.emplace_back("beta", IntArg{b.Int(0)});
     }
-    made.args.emplace_back("use_gelu", BoolArg{kind == Kind::kGelu});
+    made.args.emplace_back("use_gelu", BoolArg{kind == Kind::kGeluTanh});
     nodes.push_back(std::move(made));
     return absl::OkStatus();
   }
@@ -300,7 +288,7 @@ class ActivationFuser {
   std::vector<uint32_t> uses_;
   std::vector<std::vector<int32_t>> readers_;  // nodes, by value; once for each time that they read it
   std::vector<ValueId> replacement_;
-  std::map<int32_t, Kind> fused_;  // by the product's node
+  std::map<int32_t, std::pair<Gemm, Kind>> fused_;  // by the gemm's node
 };
 
 }  // namespace

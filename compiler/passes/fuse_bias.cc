@@ -1,7 +1,9 @@
 #include "compiler/passes/fuse_bias.h"
 
+#include <optional>
 #include <vector>
 
+#include "compiler/library/gemm.h"
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/dead_code.h"
 #include "compiler/passes/graph_rewrite.h"
@@ -29,44 +31,43 @@ class BiasFuser {
   }
 
  private:
-  // The node that makes the value for one use, if it has this target.
-  GraphNode* OnlyFor(ValueId value, const OperatorName& target) const {
+  // The node that makes the value for one use.
+  GraphNode* OnlyFor(ValueId value) const {
     if (value == kNoValue || producers_[value] < 0 || uses_[value] != 1) return nullptr;
-    GraphNode& node = graph_.nodes[producers_[value]];
-    return node.target == target ? &node : nullptr;
+    return &graph_.nodes[producers_[value]];
   }
 
-  // Adds the bias in the product that `term` is, if it is one, and puts `term` in place of the sum.
+  // Adds the bias in the gemm that `term` is, if it is one, and puts `term` in place of the sum.
   bool Fuse(ValueId term, ValueId bias, ValueId sum) {
-    const GraphNode* view = OnlyFor(term, Op::kView);
-    GraphNode* product = OnlyFor(view == nullptr ? term : TensorOf(*view, "self"), Op::kMm);
-    if (product == nullptr || !IsBias(bias, *product) || !IsSumOfRows(term, bias, sum, *product))
-      return false;
-    product->args = {{"self", TensorArg{bias}},
-                     {"mat1", TensorArg{TensorOf(*product, "self")}},
-                     {"mat2", TensorArg{TensorOf(*product, "mat2")}}};
+    GraphNode* product = OnlyFor(term);
+    if (product != nullptr && product->target == Op::kView) product = OnlyFor(TensorOf(*product, "self"));
+    if (product == nullptr) return false;
+    const std::optional<Gemm> gemm = GemmOf(graph_, *product);
+    if (!gemm || !gemm->is_plain() || gemm->c != kNoValue) return false;
+    if (!IsBias(bias, *gemm) || !IsSumOfRows(term, bias, sum, *gemm)) return false;
+    product->args = GemmArguments(Op::kAddmm, {.a = gemm->a, .b = gemm->b, .c = bias});
     product->target = Op::kAddmm;
     replacement_[sum] = term;
     return true;
   }
 
   // One element a column, in memory before the product.
-  bool IsBias(ValueId bias, const GraphNode& product) const {
-    const TensorType &row = graph_.type(bias), &matrix = graph_.type(product.results[0]);
-    if (row.rank() != 1 || matrix.rank() != 2 || row.sizes[0] != matrix.sizes[1]) return false;
+  bool IsBias(ValueId bias, const Gemm& gemm) const {
+    const TensorType& row = graph_.type(bias);
+    if (row.rank() != 1 || row.sizes[0] != graph_.type(gemm.d).sizes[1]) return false;
     const int32_t source = producers_[bias];
-    return source < producers_[product.results[0]] &&
+    return source < producers_[gemm.d] &&
            (source < 0 || CoreClassOf(graph_.nodes[source].target) != CoreClass::kPointwise);
   }
 
   // One type throughout, and `term` has whole rows of the product.
-  bool IsSumOfRows(ValueId term, ValueId bias, ValueId sum, const GraphNode& product) const {
+  bool IsSumOfRows(ValueId term, ValueId bias, ValueId sum, const Gemm& gemm) const {
     const TensorType &type = graph_.type(sum), &viewed = graph_.type(term);
     if (!IsFloat(type.dtype)) return false;
-    for (ValueId value : {term, bias, TensorOf(product, "self"), TensorOf(product, "mat2")}) {
+    for (ValueId value : {term, bias, gemm.a, gemm.b}) {
       if (graph_.type(value).dtype != type.dtype || graph_.type(value).device != type.device) return false;
     }
-    return viewed.rank() > 0 && viewed.sizes.back() == graph_.type(product.results[0]).sizes[1] &&
+    return viewed.rank() > 0 && viewed.sizes.back() == graph_.type(gemm.d).sizes[1] &&
            SameLayout(graph_.exprs, viewed, type);
   }
 

@@ -191,7 +191,9 @@ Value ConstantPad(const Value& x, const std::vector<ExprId>& pad,
                   const Operand& value);  // as torch: last dim first
 
 // ---- library calls
-Value MatrixProduct(const Value& a, const Value& b);  // of two matrices of one dtype; !ok() for anything else
+// a b, of two matrices of one dtype, plus c where there is one; !ok() for anything else.
+Value MatrixProduct(const Value& a, const Value& b);
+Value MatrixProduct(const Value& a, const Value& b, const Value& c);
 Value BatchedProduct(const Value& a, const Value& b);  // the same of two equal rows of matrices
 
 // ---- addressed by data; `indices` entries that are not ok() are None

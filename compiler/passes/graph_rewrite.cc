@@ -25,21 +25,6 @@ void ForEachOperand(const GraphNode& node, absl::FunctionRef<void(ValueId)> f) {
   ForEachOperand(const_cast<GraphNode&>(node), [&](ValueId& value) { f(value); });
 }
 
-ValueId TensorOf(const GraphNode& node, absl::string_view name) {
-  const Argument* argument = node.Find(name);
-  const auto* tensor = argument == nullptr ? nullptr : std::get_if<TensorArg>(argument);
-  return tensor == nullptr ? kNoValue : tensor->value;
-}
-
-std::optional<double> NumberOf(const Graph& graph, const Argument* argument) {
-  if (argument == nullptr) return std::nullopt;
-  if (const auto* number = std::get_if<FloatArg>(argument)) return number->value;
-  if (const auto* integer = std::get_if<IntArg>(argument)) {
-    if (auto value = graph.exprs.AsConst(integer->value)) return static_cast<double>(*value);
-  }
-  return std::nullopt;
-}
-
 bool IsViewNode(const GraphNode& node) {
   static const auto* others = new absl::flat_hash_set<OperatorName>{Op::kDetach,
                                                                     Op::kAlias,

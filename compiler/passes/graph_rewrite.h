@@ -1,11 +1,10 @@
 // What several passes need to know about nodes and values, and how they replace values.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/strings/string_view.h"
+#include "compiler/graph/arguments.h"
 #include "compiler/graph/graph.h"
 
 namespace kiln {
@@ -13,12 +12,6 @@ namespace kiln {
 // Calls `f` on every value a node reads, in place.
 void ForEachOperand(GraphNode& node, absl::FunctionRef<void(ValueId&)> f);
 void ForEachOperand(const GraphNode& node, absl::FunctionRef<void(ValueId)> f);
-
-// The tensor argument of that name; kNoValue where it is missing, None or no tensor.
-ValueId TensorOf(const GraphNode& node, absl::string_view name);
-
-// The number that an argument is; no value for a tensor, a symbolic integer, or none.
-std::optional<double> NumberOf(const Graph& graph, const Argument* argument);
 
 // Results may share memory with the first tensor argument.
 bool IsViewNode(const GraphNode& node);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "compiler/library/gemm.h"
 #include "compiler/passes/graph_builder.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/pinned_layouts.h"
@@ -23,9 +24,9 @@ struct Sizes {
   int64_t rows, columns, summed;
 };
 
-class Aligner {
+class GemmPadder {
  public:
-  Aligner(Graph& graph, const Machine& machine)
+  GemmPadder(Graph& graph, const Machine& machine)
       : graph_(graph),
         machine_(machine),
         producers_(Producers(graph)),
@@ -35,19 +36,19 @@ class Aligner {
 
   absl::Status Run() {
     for (const GraphNode& node : before_) {
-      const std::optional<Sizes> sizes = Unaligned(node);
+      const std::optional<Gemm> gemm = GemmOf(graph_, node);
+      const std::optional<Sizes> sizes = gemm ? Unaligned(*gemm) : std::nullopt;
       if (!sizes) {
         nodes_.push_back(node);
         continue;
       }
       GraphBuilder b(graph_, &nodes_, node.origin);
-      const ValueId result = node.results[0];
-      b.device = graph_.type(result).device;
-      const Value product = PaddedProduct(b, node, *sizes);
+      b.device = graph_.type(gemm->d).device;
+      const Value product = PaddedGemm(b, node, *gemm, *sizes);
       const Value rows = Slice(product, 0, b.Int(0), b.Int(sizes->rows), 1);
       const Value cut = Slice(rows, 1, b.Int(0), b.Int(sizes->columns), 1);
       KILN_RETURN_IF_ERROR(b.status());
-      replacement_[result] = cut.id();
+      replacement_[gemm->d] = cut.id();
     }
     graph_.nodes = std::move(nodes_);
     replacement_.resize(graph_.values.size());
@@ -57,49 +58,33 @@ class Aligner {
   }
 
  private:
-  // Of a product that is worth padding.
-  std::optional<Sizes> Unaligned(const GraphNode& node) const {
-    const bool biased = node.target == Op::kAddmm;
-    if (!biased && node.target != Op::kMm) return std::nullopt;
-    const ValueId a = TensorOf(node, biased ? "mat1" : "self"), b = TensorOf(node, "mat2");
-    if (a == kNoValue || b == kNoValue || node.results.size() != 1 || pinned_[node.results[0]])
+  // Of a gemm that is worth padding.
+  std::optional<Sizes> Unaligned(const Gemm& gemm) const {
+    const TensorType& type = graph_.type(gemm.d);
+    if (!gemm.is_plain() || pinned_[gemm.d] || type.device != v1::CUDA || !IsHalf(type.dtype) ||
+        !HasOneDType(graph_, gemm)) {
       return std::nullopt;
-    const TensorType &left = graph_.type(a), &right = graph_.type(b), &type = graph_.type(node.results[0]);
-    if (type.device != v1::CUDA || (type.dtype != v1::F16 && type.dtype != v1::BF16)) return std::nullopt;
-    for (const TensorType* operand : {&left, &right}) {
-      if (operand->rank() != 2 || operand->dtype != type.dtype) return std::nullopt;
     }
-    const auto rows = graph_.exprs.AsConst(left.sizes[0]), summed = graph_.exprs.AsConst(left.sizes[1]),
-               columns = graph_.exprs.AsConst(right.sizes[1]);
+    const auto rows = graph_.exprs.AsConst(gemm.rows), summed = graph_.exprs.AsConst(gemm.summed),
+               columns = graph_.exprs.AsConst(gemm.columns);
     if (!rows || !summed || !columns || Missing(*rows) + Missing(*summed) + Missing(*columns) == 0 ||
         !cost::PaysPaddedGemm(machine_, *rows, *columns, *summed)) {
       return std::nullopt;
     }
-    if (biased) {
-      const ValueId bias = TensorOf(node, "self");
-      if (bias == kNoValue || graph_.type(bias).rank() != 1 || graph_.type(bias).sizes[0] != right.sizes[1])
-        return std::nullopt;
-    }
+    if (gemm.c != kNoValue && !AddsRow(graph_, gemm)) return std::nullopt;
     return Sizes{*rows, *columns, *summed};
   }
 
-  Value PaddedProduct(GraphBuilder& b, const GraphNode& node, const Sizes& sizes) {
+  Value PaddedGemm(GraphBuilder& b, const GraphNode& node, const Gemm& gemm, const Sizes& sizes) {
     const int64_t rows = Missing(sizes.rows), columns = Missing(sizes.columns),
                   summed = Missing(sizes.summed);
-    const bool biased = node.target == Op::kAddmm;
-    const Value left = Padded(b, TensorOf(node, biased ? "mat1" : "self"), rows, summed);
-    const Value right = Padded(b, TensorOf(node, "mat2"), summed, columns);
-    if (!biased) return MatrixProduct(left, right);
-    const Value bias = b.Use(TensorOf(node, "self"));
+    const Value left = Padded(b, gemm.a, rows, summed);
+    const Value right = Padded(b, gemm.b, summed, columns);
+    if (gemm.c == kNoValue) return MatrixProduct(left, right);
+    const Value bias = b.Use(gemm.c);
     const Value row = columns == 0 ? bias : ConstantPad(bias, {b.Int(0), b.Int(columns)}, 0);
-    GraphBuilder::Args args = node.args;
-    for (auto& [name, argument] : args) {
-      if (name == "self") argument = TensorArg{row.id()};
-      if (name == "mat1") argument = TensorArg{left.id()};
-      if (name == "mat2") argument = TensorArg{right.id()};
-    }
-    return b.Node(Op::kAddmm, std::move(args),
-                  b.Dense(graph_.type(node.results[0]).dtype, {left.size(0), right.size(1)}));
+    return b.Node(node.target, WithOperands(node, {.a = left.id(), .b = right.id(), .c = row.id()}),
+                  b.Dense(graph_.type(gemm.d).dtype, {left.size(0), right.size(1)}));
   }
 
   // With so many rows and columns of zeros more. A matrix that several products read, also turned, is padded
@@ -130,6 +115,6 @@ class Aligner {
 
 }  // namespace
 
-absl::Status AlignProducts(Graph& graph, const Machine& machine) { return Aligner(graph, machine).Run(); }
+absl::Status PadGemmRows(Graph& graph, const Machine& machine) { return GemmPadder(graph, machine).Run(); }
 
 }  // namespace kiln

@@ -77,8 +77,8 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   KILN_RETURN_IF_ERROR(runner.Run("remove_no_ops", RemoveNoOps));
   KILN_RETURN_IF_ERROR(runner.Run("fuse_bias", FuseBias));
   KILN_RETURN_IF_ERROR(
-      runner.Run("align_products", [&](Graph& g) { return AlignProducts(g, options.machine); }));
-  // What is cut from a padded product is activated where it is read.
+      runner.Run("pad_gemm_rows", [&](Graph& g) { return PadGemmRows(g, options.machine); }));
+  // What is cut from a padded gemm is activated where it is read.
   KILN_RETURN_IF_ERROR(
       runner.Run("fuse_activation", [&](Graph& g) { return FuseActivation(g, options.tf32); }));
   bool laid = false;
@@ -94,10 +94,10 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   KILN_RETURN_IF_ERROR(runner.Run("conv1x1_to_gemm", [&](Graph& g) {
     return Conv1x1ToGemm(g, options.onednn_products, options.machine);
   }));
-  // Nothing after this knows the product any more.
+  // Nothing after this knows the gemm any more.
   if (options.onednn_products)
     KILN_RETURN_IF_ERROR(
-        runner.Run("onednn_products", [&](Graph& g) { return MultiplyByOnednn(g, options.machine); }));
+        runner.Run("gemm_to_onednn", [&](Graph& g) { return GemmToOnednn(g, options.machine); }));
   return absl::OkStatus();
 }
 

@@ -411,7 +411,7 @@ struct Products : Maker {
   // Nodes of each target, in order, as one line.
   std::string Align() {
     for (TensorType& type : graph.values) type.device = device;
-    EXPECT_TRUE(AlignProducts(graph, {}).ok());
+    EXPECT_TRUE(PadGemmRows(graph, {}).ok());
     const absl::Status valid = VerifyGraph(graph);
     EXPECT_TRUE(valid.ok()) << valid;
     std::string line;
@@ -426,7 +426,7 @@ struct Products : Maker {
   v1::DeviceType device;
 };
 
-TEST(AlignProducts, PadsTheWeightAndCutsTheResult) {
+TEST(PadGemmRows, PadsTheWeightAndCutsTheResult) {
   for (bool biased : {false, true}) {
     Products m;
     const ValueId x = m.Matrix(2048, 1024), weight = m.Matrix(1003, 1024);
@@ -438,7 +438,7 @@ TEST(AlignProducts, PadsTheWeightAndCutsTheResult) {
 }
 
 // The gradients of that product: of the weight and of the other operand.
-TEST(AlignProducts, PadsOnceWhatTwoProductsRead) {
+TEST(PadGemmRows, PadsOnceWhatTwoProductsRead) {
   Products m;
   const ValueId gradient = m.Matrix(2048, 1003), x = m.Matrix(2048, 1024), weight = m.Matrix(1003, 1024);
   m.Output(m.Multiply(m.Turned(gradient), x));
@@ -447,7 +447,7 @@ TEST(AlignProducts, PadsOnceWhatTwoProductsRead) {
 }
 
 // A result that is cut has rows with gaps.
-TEST(AlignProducts, LeavesWhatIsReadByStorage) {
+TEST(PadGemmRows, LeavesWhatIsReadByStorage) {
   for (const bool reads : {false, true}) {
     Products m;
     const ValueId product = m.Multiply(m.Matrix(2048, 1024), m.Matrix(1024, 1003));
@@ -457,7 +457,7 @@ TEST(AlignProducts, LeavesWhatIsReadByStorage) {
   }
 }
 
-TEST(AlignProducts, LeavesOthers) {
+TEST(PadGemmRows, LeavesOthers) {
   const auto aligned = [](Products m, int64_t rows, int64_t summed, int64_t columns) {
     m.Output(m.Multiply(m.Matrix(rows, summed), m.Matrix(summed, columns)));
     return m.Align() == "mm ";

@@ -1,9 +1,10 @@
-#include "compiler/artifact/matrix_products.h"
+#include "compiler/artifact/gemm_tunable.h"
 
 #include "absl/base/casts.h"
 #include "absl/strings/string_view.h"
 #include "compiler/artifact/fixed_call.h"
 #include "compiler/graph/operator_name.h"
+#include "compiler/library/gemm.h"
 
 namespace kiln {
 namespace {
@@ -33,17 +34,6 @@ bool Describe(const FixedTensor& tensor, bool batched, v1::MatrixOperand* operan
   return true;
 }
 
-struct Names {
-  absl::string_view a, b, c;  // of the factors and of what is added
-};
-
-std::optional<Names> NamesOf(const OperatorName& target) {
-  if (target == Op::kMm || target == Op::kBmm) return Names{"self", "mat2", ""};
-  if (target == Op::kAddmm || target == Op::kAddmmActivation) return Names{"mat1", "mat2", "self"};
-  if (target == Op::kBaddbmm) return Names{"batch1", "batch2", "self"};
-  return std::nullopt;
-}
-
 // What is added: a row for all of d's rows is a bias. False where the runtime leaves the product to ATen.
 bool AddSummand(const v1::Program& program, const v1::Call& call, absl::string_view name, bool batched,
                 v1::MatrixProduct* product) {
@@ -59,10 +49,10 @@ bool AddSummand(const v1::Program& program, const v1::Call& call, absl::string_v
 
 bool DescribeCall(const v1::Program& program, const v1::Call& call, const v1::Numerics& numerics,
                   v1::MatrixProduct* product) {
-  const std::optional<Names> names = NamesOf(call.target());
-  if (!names.has_value() || call.results_size() != 1) return false;
-  const std::optional<FixedTensor> a = FixedArgument(program, call, names->a),
-                                   b = FixedArgument(program, call, names->b),
+  const GemmForm* const form = GemmFormOf(call.target());
+  if (form == nullptr || form->onednn || call.results_size() != 1) return false;
+  const std::optional<FixedTensor> a = FixedArgument(program, call, form->a),
+                                   b = FixedArgument(program, call, form->b),
                                    d = FixedBuffer(program, call.results(0));
   if (!a.has_value() || !b.has_value() || !d.has_value()) return false;
   if (a->dtype != d->dtype || b->dtype != d->dtype) return false;
@@ -81,7 +71,7 @@ bool DescribeCall(const v1::Program& program, const v1::Call& call, const v1::Nu
     product->set_activation(gelu != nullptr && gelu->as_bool() ? v1::ACTIVATION_GELU_TANH
                                                                : v1::ACTIVATION_RELU);
   }
-  if (!names->c.empty() && !AddSummand(program, call, names->c, batched, product)) return false;
+  if (!form->c.empty() && !AddSummand(program, call, form->c, batched, product)) return false;
   return product->batch() > 0 && product->d().rows() > 0 && product->d().columns() > 0 &&
          product->a().columns() > 0;
 }

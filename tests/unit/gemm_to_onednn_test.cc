@@ -1,11 +1,13 @@
-// Which products of a CPU become oneDNN's.
+// Which gemms of a CPU become oneDNN's.
+#include "compiler/passes/gemm_to_onednn.h"
+
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "compiler/graph/verify_graph.h"
-#include "compiler/passes/gemm_to_onednn.h"
+#include "compiler/library/gemm.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/pipeline.h"
 #include "gtest/gtest.h"
@@ -56,16 +58,16 @@ struct Product : Maker {
   }
   // oneDNN's product in the graph that the pass leaves; nullptr where there is none.
   const GraphNode* Run() {
-    EXPECT_TRUE(MultiplyByOnednn(graph, {}).ok());
+    EXPECT_TRUE(GemmToOnednn(graph, {}).ok());
     EXPECT_TRUE(VerifyGraph(graph).ok()) << graph.ToString();
     for (const GraphNode& node : graph.nodes) {
-      if (node.target == kOnednnProduct) return &node;
+      if (node.target == kOnednnGemm) return &node;
     }
     return nullptr;
   }
 };
 
-TEST(OnednnProducts, TakesTheMatrixTurned) {
+TEST(GemmToOnednn, TakesTheMatrixTurned) {
   for (bool biased : {false, true}) {
     for (bool turned : {false, true}) {
       Product m;
@@ -87,7 +89,7 @@ TEST(OnednnProducts, TakesTheMatrixTurned) {
   }
 }
 
-TEST(OnednnProducts, LeavesWhatItShould) {
+TEST(GemmToOnednn, LeavesWhatItShould) {
   const std::vector<std::pair<const char*, std::function<void(Product&)>>> cases = {
       {"control: nothing", [](Product&) {}},
       {"control: any number of rows", [](Product& m) { m.any_rows = true; }},
@@ -116,7 +118,7 @@ TEST(OnednnProducts, LeavesWhatItShould) {
 }
 
 // A slice of wider columns: its rows are apart, its columns beside each other.
-TEST(OnednnProducts, TakesWeightsWithGaps) {
+TEST(GemmToOnednn, TakesWeightsWithGaps) {
   Product m;
   m.Make();
   m.graph.values[m.w].strides[0] = m.graph.exprs.Const(4 * m.columns);
@@ -127,7 +129,7 @@ TEST(OnednnProducts, TakesWeightsWithGaps) {
   EXPECT_EQ(every_second.Run(), nullptr);
 }
 
-TEST(OnednnProducts, OnlyWhereTheyAreWanted) {
+TEST(GemmToOnednn, OnlyWhereTheyAreWanted) {
   for (bool wanted : {false, true}) {
     Product m;
     m.Make();
@@ -135,7 +137,7 @@ TEST(OnednnProducts, OnlyWhereTheyAreWanted) {
     options.onednn_products = wanted;
     ASSERT_TRUE(RunPasses(m.graph, options).ok());
     bool found = false;
-    for (const GraphNode& node : m.graph.nodes) found |= node.target == kOnednnProduct;
+    for (const GraphNode& node : m.graph.nodes) found |= node.target == kOnednnGemm;
     EXPECT_EQ(found, wanted);
   }
 }

@@ -1,0 +1,22 @@
+#include "compiler/graph/arguments.h"
+
+#include <variant>
+
+namespace kiln {
+
+ValueId TensorOf(const GraphNode& node, absl::string_view name) {
+  const Argument* argument = node.Find(name);
+  const auto* tensor = argument == nullptr ? nullptr : std::get_if<TensorArg>(argument);
+  return tensor == nullptr ? kNoValue : tensor->value;
+}
+
+std::optional<double> NumberOf(const Graph& graph, const Argument* argument) {
+  if (argument == nullptr) return std::nullopt;
+  if (const auto* number = std::get_if<FloatArg>(argument)) return number->value;
+  if (const auto* integer = std::get_if<IntArg>(argument)) {
+    if (auto value = graph.exprs.AsConst(integer->value)) return static_cast<double>(*value);
+  }
+  return std::nullopt;
+}
+
+}  // namespace kiln

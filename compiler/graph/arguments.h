@@ -1,0 +1,18 @@
+// Arguments of a node, by the names that torch's schema gives them. Pure functions; what is not there, or of
+// another kind, has no value.
+#pragma once
+
+#include <optional>
+
+#include "absl/strings/string_view.h"
+#include "compiler/graph/graph.h"
+
+namespace kiln {
+
+// The tensor argument of that name; kNoValue where it is missing, None or no tensor.
+ValueId TensorOf(const GraphNode& node, absl::string_view name);
+
+// The number that an argument is; no value for a tensor, a symbolic integer, or none.
+std::optional<double> NumberOf(const Graph& graph, const Argument* argument);
+
+}  // namespace kiln
