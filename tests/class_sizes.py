@@ -10,8 +10,8 @@ import os
 import re
 import sys
 
-FOLDERS = ("artifact", "channel", "codegen", "frontend", "graph", "image", "ir", "lower", "passes", "schedule", "support",
-           "target", "worker")
+FOLDERS = ("artifact", "channel", "codegen", "frontend", "graph", "image", "ir", "library", "lower", "passes",
+           "schedule", "support", "target", "worker")
 METHODS_MAX = 40
 FIELDS_MAX = 15
 LINES_MAX = 60  # of a function, from its name to its last brace
