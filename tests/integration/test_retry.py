@@ -127,7 +127,7 @@ def test_who_asks_again_does_not_hold_up_a_step(place):
 
 
 def test_a_process_ends_while_the_service_is_asked(place):
-    """Its end waits for no answer, which would take minutes here, and nothing of it goes wrong."""
+    """Its end waits for no answer, and nothing of it goes wrong."""
     told = retrying(place, """
         import socket
         silent = socket.socket(socket.AF_UNIX)
@@ -140,9 +140,9 @@ def test_a_process_ends_while_the_service_is_asked(place):
         connection, _ = silent.accept()
         asked = connection.recv(1)
         print(json.dumps({"asked": len(asked), "alive": [t.name for t in threading.enumerate()], "end": time.time()}))
-    """, KILN_CONNECT_TIMEOUT="300", KILN_COMPILE_TIMEOUT="300")
+    """, KILN_CONNECT_TIMEOUT="15", KILN_COMPILE_TIMEOUT="15")
     assert told["asked"] == 1 and "kiln-retry" in told["alive"], "else it ended with nothing in flight"
-    assert time.time() - told["end"] < 60
+    assert time.time() - told["end"] < 12
 
 
 def test_threads_call_meanwhile(place):
