@@ -1,15 +1,19 @@
 #include "compiler/artifact/fixed_call.h"
 
+#include "compiler/library/convolution.h"
+
 namespace kiln {
 namespace {
 
 // One number stands for both dimensions.
-std::optional<std::vector<int64_t>> Pair(const v1::Call& call, absl::string_view name) {
+bool ReadPair(const v1::Call& call, absl::string_view name, int64_t (&pair)[2]) {
   const v1::Argument* argument = FindArgument(call, name);
-  if (argument == nullptr || argument->kind_case() != v1::Argument::kAsInts) return std::nullopt;
+  if (argument == nullptr || argument->kind_case() != v1::Argument::kAsInts) return false;
   const auto& values = argument->as_ints().values();
-  if (values.empty() || values.size() > 2) return std::nullopt;
-  return std::vector<int64_t>{values.Get(0), values.Get(values.size() - 1)};
+  if (values.empty() || values.size() > 2) return false;
+  pair[0] = values.Get(0);
+  pair[1] = values.Get(values.size() - 1);
+  return true;
 }
 
 bool IsAbsent(const v1::Argument* argument) {
@@ -28,11 +32,6 @@ bool FixedTensor::LiesSo(bool channels_last) const {
     stride *= sizes[d];
   }
   return true;
-}
-
-bool FixedWindow::covers_points() const {
-  const std::vector<int64_t> one = {1, 1}, none = {0, 0};
-  return groups == 1 && weight.sizes[2] == 1 && weight.sizes[3] == 1 && stride == one && padding == none;
 }
 
 const v1::Argument* FindArgument(const v1::Call& call, absl::string_view name) {
@@ -62,24 +61,27 @@ std::optional<FixedTensor> FixedArgument(const v1::Program& program, const v1::C
   return FixedBuffer(program, argument->as_tensor());
 }
 
-std::optional<FixedWindow> FixedWindowOf(const v1::Program& program, const v1::Call& call) {
-  const std::optional<FixedTensor> input = FixedArgument(program, call, "input"),
-                                   weight = FixedArgument(program, call, "weight");
-  const auto stride = Pair(call, "stride"), padding = Pair(call, "padding"),
-             dilation = Pair(call, "dilation");
-  const v1::Argument *transposed = FindArgument(call, "transposed"), *groups = FindArgument(call, "groups");
-  if (!input.has_value() || !weight.has_value() || !stride.has_value() || !padding.has_value() ||
-      !dilation.has_value() || transposed == nullptr || groups == nullptr) {
+std::optional<FixedConvolution> FixedConvolutionOf(const v1::Program& program, const v1::Call& call) {
+  using Names = ConvolutionArguments;
+  const std::optional<FixedTensor> input = FixedArgument(program, call, Names::kInput),
+                                   weight = FixedArgument(program, call, Names::kWeight);
+  const v1::Argument *transposed = FindArgument(call, Names::kTransposed),
+                     *groups = FindArgument(call, Names::kGroups);
+  Window window;
+  if (!input.has_value() || !weight.has_value() || !ReadPair(call, Names::kStride, window.stride) ||
+      !ReadPair(call, Names::kPadding, window.padding) ||
+      !ReadPair(call, Names::kDilation, window.dilation) || transposed == nullptr || groups == nullptr) {
     return std::nullopt;
   }
   if (transposed->kind_case() != v1::Argument::kAsBool || transposed->as_bool()) return std::nullopt;
-  if (groups->kind_case() != v1::Argument::kAsInt || !IsAbsent(FindArgument(call, "bias")))
+  if (groups->kind_case() != v1::Argument::kAsInt || !IsAbsent(FindArgument(call, Names::kBias)))
     return std::nullopt;
   if (input->sizes.size() != 4 || weight->sizes.size() != 4 || input->dtype != weight->dtype ||
       weight->sizes[1] * groups->as_int() != input->sizes[1]) {
     return std::nullopt;
   }
-  return FixedWindow{*input, *weight, *stride, *padding, *dilation, groups->as_int()};
+  for (size_t i = 0; i < 2; ++i) window.kernel[i] = weight->sizes[2 + i];
+  return FixedConvolution{*input, *weight, window, groups->as_int()};
 }
 
 }  // namespace kiln

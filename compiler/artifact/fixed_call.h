@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "compiler/library/sliding_window.h"
 #include "kiln/v1/artifact.pb.h"
 
 namespace kiln {
@@ -21,13 +22,12 @@ struct FixedTensor {
 };
 
 // What a convolution of images and its gradients have in common.
-struct FixedWindow {
+struct FixedConvolution {
   FixedTensor input, weight;
-  std::vector<int64_t> stride, padding, dilation;  // two each
+  Window window;
   int64_t groups = 1;
 
-  // Of one point, each for one point of the result: a matrix product.
-  bool covers_points() const;
+  bool is_conv1x1() const { return groups == 1 && window.covers_points(); }
 };
 
 const v1::Argument* FindArgument(const v1::Call& call, absl::string_view name);
@@ -35,6 +35,6 @@ std::optional<FixedTensor> FixedBuffer(const v1::Program& program, int64_t id);
 std::optional<FixedTensor> FixedArgument(const v1::Program& program, const v1::Call& call,
                                          absl::string_view name);
 // Not of a transposed convolution, nor of one with a bias.
-std::optional<FixedWindow> FixedWindowOf(const v1::Program& program, const v1::Call& call);
+std::optional<FixedConvolution> FixedConvolutionOf(const v1::Program& program, const v1::Call& call);
 
 }  // namespace kiln

@@ -66,7 +66,7 @@ bool DescribeCall(const v1::Program& program, const v1::Call& call, const v1::Nu
   }
   product->set_tf32(d->dtype == v1::F32 && numerics.float32_matmul_precision() != "highest");
   product->set_reduced_sums(true);  // as torch has it unless told otherwise
-  if (call.target() == NameOf(Op::kAddmmActivation)) {
+  if (form->target == Op::kAddmmActivation) {
     const v1::Argument* gelu = FindArgument(call, "use_gelu");
     product->set_activation(gelu != nullptr && gelu->as_bool() ? v1::ACTIVATION_GELU_TANH
                                                                : v1::ACTIVATION_RELU);
@@ -79,10 +79,10 @@ bool DescribeCall(const v1::Program& program, const v1::Call& call, const v1::Nu
 // A 1×1 convolution, of images that are channels-last or by rows without gaps.
 bool DescribePoints(const v1::Program& program, const v1::Call& call, const v1::Numerics& numerics,
                     v1::MatrixProduct* product) {
-  const std::optional<FixedWindow> window = FixedWindowOf(program, call);
-  if (!window.has_value() || call.results_size() != 1 || !window->covers_points()) return false;
+  const std::optional<FixedConvolution> convolution = FixedConvolutionOf(program, call);
+  if (!convolution.has_value() || call.results_size() != 1 || !convolution->is_conv1x1()) return false;
   const std::optional<FixedTensor> result = FixedBuffer(program, call.results(0));
-  const FixedTensor &image = window->input, &weight = window->weight;
+  const FixedTensor &image = convolution->input, &weight = convolution->weight;
   if (!result.has_value() || result->sizes.size() != 4 || !IsMultiplied(image.dtype)) return false;
   const int64_t images = image.sizes[0], inputs = image.sizes[1], outputs = weight.sizes[0],
                 points = image.sizes[2] * image.sizes[3];
@@ -118,7 +118,7 @@ bool DescribePoints(const v1::Program& program, const v1::Call& call, const v1::
 std::optional<v1::MatrixProduct> MatrixProductOf(const v1::Program& program, const v1::Call& call,
                                                  const v1::Numerics& numerics) {
   v1::MatrixProduct product;
-  const bool described = call.target() == NameOf(Op::kConvolution)
+  const bool described = OperatorName(call.target()) == Op::kConvolution
                              ? DescribePoints(program, call, numerics, &product)
                              : DescribeCall(program, call, numerics, &product);
   if (!described) return std::nullopt;

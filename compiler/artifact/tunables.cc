@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "compiler/artifact/convolutions.h"
+#include "compiler/artifact/convolution_tunables.h"
 #include "compiler/artifact/gemm_tunable.h"
+#include "compiler/library/convolution.h"
 #include "compiler/support/proto_util.h"
 
 namespace kiln {
@@ -86,7 +86,7 @@ v1::ImageConvolutions ImageConvolutionsOf(const v1::Program& program, const v1::
   Census census;
   v1::ImageConvolutions convolutions;
   for (const v1::Step& step : program.steps()) {
-    if (!step.has_call() || !absl::StartsWith(step.call().target(), "aten.convolution")) continue;
+    if (!step.has_call() || !IsConvolution(step.call().target())) continue;
     std::vector<v1::Tunable> tunables = TunablesOfCall(program, step.call(), numerics);
     if (tunables.empty()) convolutions.set_others(convolutions.others() + 1);
     for (v1::Tunable& tunable : tunables) census.Add(std::move(tunable));

@@ -16,11 +16,4 @@ std::vector<ExprId> ChannelsLastStrides(ExprPool& pool, const std::vector<ExprId
 // True for images of several channels and points that are channels-last, which row-major ones do not.
 bool IsChannelsLast(ExprPool& pool, const TensorType& type);
 
-// A convolution of images that gives each channel a window of its own, or the gradient of one.
-bool IsDepthwise(const Graph& graph, const GraphNode& node);
-
-// A depthwise convolution, no gradient, whose window is small enough to be unrolled in a loop's body, of
-// floating-point numbers.
-bool IsWindowPerChannel(const Graph& graph, const GraphNode& node);
-
 }  // namespace kiln

@@ -2,8 +2,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "compiler/library/convolution.h"
 #include "compiler/library/gemm.h"
-#include "compiler/lower/convolution.h"
+#include "compiler/lower/convolution_call.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/passes/gemm_to_onednn.h"
 #include "compiler/passes/graph_rewrite.h"
@@ -18,10 +19,8 @@ struct LibraryCall {
   bool into_results;
 };
 
-// Beside gemms, which are all of compiler/library's.
+// Beside gemms, which are all of compiler/library's, and convolutions, which have lowerings of their own.
 constexpr LibraryCall kOthers[] = {
-    {kConvolution, "convolution", false},
-    {kConvolutionBackward, "convolution", false},
     {Op::kScaledDotProductFlashAttentionForCpu, "attention", false},
     {Op::kScaledDotProductFlashAttentionForCpuBackward, "attention", false},
     {Op::kScaledDotProductFlashAttention, "attention", false},
@@ -69,9 +68,7 @@ const absl::flat_hash_map<Op, LibraryCall>& LibraryCalls() {
 }
 
 // On a CPU: results in memory that nothing else looks at, so that it can be given on.
-bool MakesItsOwn(const OperatorName& target) {
-  return target == kOnednnGemm || target == kConvolution || target == kConvolutionBackward;
-}
+bool MakesItsOwn(const OperatorName& target) { return target == kOnednnGemm || IsConvolution(target); }
 
 absl::Status LowerLibrary(LoweringContext& context, const GraphNode& node) {
   const LibraryCall& row = LibraryCalls().at(node.target.op());
@@ -178,8 +175,8 @@ BufferView LoweringContext::InLayout(LoweredTensor& tensor, const std::vector<Ex
 
 void RegisterExterns(LoweringTable& table) {
   for (const auto& [target, row] : LibraryCalls()) table[target] = LowerLibrary;
-  table[kConvolution] = LowerConvolution;
-  table[kConvolutionBackward] = LowerConvolutionBackward;
+  table[Op::kConvolution] = LowerConvolution;
+  table[Op::kConvolutionBackward] = LowerConvolutionBackward;
 }
 
 }  // namespace kiln

@@ -1,4 +1,4 @@
-// Windows that move over the last two dimensions: of pooling and of convolutions.
+// Windows that move over the last two dimensions: of pooling and of convolutions, as loops.
 //
 // Pure functions on a LoweringContext, which keeps their errors.
 #pragma once
@@ -7,16 +7,10 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "compiler/library/sliding_window.h"
 #include "compiler/lower/lowering_context.h"
 
 namespace kiln {
-
-struct Window {
-  int64_t kernel[2] = {1, 1};
-  int64_t stride[2] = {1, 1};
-  int64_t padding[2] = {0, 0};
-  int64_t dilation[2] = {1, 1};
-};
 
 // Reads an argument of two numbers, one of which stands for both; left alone when it is absent.
 void ReadPair(LoweringContext& context, const GraphNode& node, absl::string_view name, int64_t (&pair)[2]);

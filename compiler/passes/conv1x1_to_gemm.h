@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "compiler/graph/graph.h"
+#include "compiler/library/convolution.h"
 #include "compiler/target/machine.h"
 
 namespace kiln {
@@ -14,6 +15,6 @@ namespace kiln {
 absl::Status Conv1x1ToGemm(Graph& graph, bool by_onednn, const Machine& machine);
 
 // Of images in F32 on a CPU, each point by itself.
-bool IsConv1x1(const Graph& graph, const GraphNode& node);
+bool IsConv1x1OnCpu(const Graph& graph, const Convolution& convolution);
 
 }  // namespace kiln

@@ -1,11 +1,12 @@
 // Convolutions' gradients, by groups of channels. They themselves are library calls.
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "compiler/graph/channels_last.h"
+#include "compiler/library/convolution.h"
 #include "compiler/passes/decomposition.h"
 #include "compiler/passes/types.h"
 #include "compiler/support/glibc.h"
@@ -53,28 +54,27 @@ std::vector<Value> GradientsOf(DecomposeContext& m, const Operands& of, int64_t 
     return Clone(part, type);
   };
   const Value gradient = image(of.gradient), input = image(of.input), weight = cut(of.weight, 0);
-  GraphBuilder::Args args = m.node().args;
-  for (auto& [name, argument] : args) {
-    if (name == "grad_output") argument = TensorArg{gradient.id()};
-    if (name == "input") argument = TensorArg{input.id()};
-    if (name == "weight") argument = TensorArg{weight.id()};
-    if (name == "groups") argument = IntArg{b.Int(count)};
-    if (name == "bias_sizes" && std::holds_alternative<IntListArg>(argument))
-      argument = IntListArg{{b.Int(count)}};
-  }
   std::vector<TensorType> types = {input.type(), b.Dense(weight.dtype(), weight.sizes()),
                                    b.Dense(weight.dtype(), {b.Int(count)})};
   for (size_t i = 0; i < types.size(); ++i) {
     if (!m.Wanted(i)) types[i] = TensorType();
   }
-  return b.Nodes(m.node().target, std::move(args), std::move(types));
+  return b.Nodes(m.node().target,
+                 ArgumentsOfChannels(m.exprs(), m.node(), gradient.id(), input.id(), weight.id(), count),
+                 std::move(types));
 }
 
 bool ConvolutionBackward(DecomposeContext& m) {
-  const Operands of = {m.Tensor("grad_output"), m.Tensor("input"), m.Tensor("weight")};
+  const std::optional<Convolution> convolution = ConvolutionOf(m.b().graph(), m.node());
+  if (!convolution) {
+    m.b().Fail("gradients of a convolution that lack an operand");
+    return false;
+  }
+  const Operands of = {m.b().Use(convolution->gradient), m.b().Use(convolution->input),
+                       m.b().Use(convolution->weight)};
   const auto& [gradient, input, weight] = of;
   if (!gradient.ok() || !input.ok() || !weight.ok() || gradient.rank() != 4) return false;
-  if (m.result_count() != kResults || !m.Wanted(1) || !IsDepthwise(m.b().graph(), m.node())) return false;
+  if (m.result_count() != kResults || !m.Wanted(1) || !IsDepthwise(m.b().graph(), *convolution)) return false;
   if (input.type().device != v1::CPU || input.dtype() != v1::F32 || weight.size(0) != input.size(1) ||
       !IsChannelsLast(m.exprs(), input.type())) {
     return false;

@@ -83,7 +83,7 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
       runner.Run("fuse_activation", [&](Graph& g) { return FuseActivation(g, options.tf32); }));
   bool laid = false;
   if (!options.keep_traced_layout) {
-    KILN_RETURN_IF_ERROR(runner.Run("channels_last", [&](Graph& g) {
+    KILN_RETURN_IF_ERROR(runner.Run("prefer_channels_last", [&](Graph& g) {
       laid = PreferChannelsLast(g, options.onednn_products, options.machine);
       return absl::OkStatus();
     }));

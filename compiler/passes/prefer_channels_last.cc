@@ -9,6 +9,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "compiler/graph/channels_last.h"
+#include "compiler/library/convolution.h"
 #include "compiler/passes/conv1x1_to_gemm.h"
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/graph_rewrite.h"
@@ -18,19 +19,12 @@
 namespace kiln {
 namespace {
 
-bool IsUngrouped(const Graph& graph, const GraphNode& node) {
-  const Argument *groups = node.Find("groups"), *transposed = node.Find("transposed");
-  const auto* count = groups == nullptr ? nullptr : std::get_if<IntArg>(groups);
-  const auto* flag = transposed == nullptr ? nullptr : std::get_if<BoolArg>(transposed);
-  return count != nullptr && graph.exprs.AsConst(count->value) == 1 && flag != nullptr && !flag->value;
-}
-
-bool IsConvolutionByPointsOnGpu(const Graph& graph, const GraphNode& node) {
-  const v1::DType dtype = graph.type(node.results[0]).dtype;
+bool ConvolvesChannelsLastOnGpu(const Graph& graph, const Convolution& convolution) {
+  const v1::DType dtype = graph.type(convolution.result).dtype;
   if (dtype != v1::F16 && dtype != v1::BF16 && dtype != v1::F32)
     return false;  // cuDNN has no F64 channels-last
-  if (IsDepthwise(graph, node)) return !IsWindowPerChannel(graph, node);
-  return IsUngrouped(graph, node);
+  if (IsDepthwise(graph, convolution)) return !IsWindowPerChannel(graph, convolution);
+  return convolution.is_ungrouped();
 }
 
 std::optional<int64_t> Bytes(const Graph& graph, const TensorType& type) {
@@ -43,44 +37,45 @@ std::optional<int64_t> Bytes(const Graph& graph, const TensorType& type) {
 }
 
 // Of row-major images oneDNN makes blocked copies, most of which are new pages at each call.
-bool ConvolvesByPointsOnCpu(const Graph& graph, const GraphNode& node) {
-  return IsUngrouped(graph, node) || IsDepthwise(graph, node);
+bool CanTrainChannelsLastOnCpu(const Graph& graph, const Convolution& convolution) {
+  return convolution.is_ungrouped() || IsDepthwise(graph, convolution);
 }
 
 // A step of training on a CPU is channels-last where all its convolutions, of which there are some, can be.
-bool TrainsByPointsOnCpu(const Graph& graph) {
+bool TrainsChannelsLastOnCpu(const Graph& graph) {
   bool found = false;
   for (const GraphNode& node : graph.nodes) {
-    if (!absl::StartsWith(node.target, "aten.convolution")) continue;
-    if (!ConvolvesByPointsOnCpu(graph, node)) return false;
+    if (!IsConvolution(node.target)) continue;
+    const std::optional<Convolution> convolution = ConvolutionOf(graph, node);
+    if (!convolution || !CanTrainChannelsLastOnCpu(graph, *convolution)) return false;
     found = true;
   }
   return found;
 }
 
-bool IsConvolutionByPointsOnCpu(const Graph& graph, const GraphNode& node, bool point_products,
+bool ConvolvesChannelsLastOnCpu(const Graph& graph, const Convolution& convolution, bool conv1x1_by_onednn,
                                 const Machine& machine) {
-  const TensorType& result = graph.type(node.results[0]);
+  const TensorType& result = graph.type(convolution.result);
   if (result.dtype != v1::F32) return false;
-  const ValueId input = TensorOf(node, "input"), weight = TensorOf(node, "weight");
-  if (input == kNoValue || weight == kNoValue) return false;
-  if (graph.kind != v1::INFERENCE) return ConvolvesByPointsOnCpu(graph, node);
-  if (IsDepthwise(graph, node) || (point_products && IsConv1x1(graph, node))) return true;
-  return IsUngrouped(graph, node) &&
-         cost::PaysChannelsLast(machine, Bytes(graph, graph.type(weight)), Bytes(graph, graph.type(input)),
-                                Bytes(graph, result));
+  if (graph.kind != v1::INFERENCE) return CanTrainChannelsLastOnCpu(graph, convolution);
+  if (IsDepthwise(graph, convolution) || (conv1x1_by_onednn && IsConv1x1OnCpu(graph, convolution)))
+    return true;
+  return convolution.is_ungrouped() &&
+         cost::PaysChannelsLast(machine, Bytes(graph, graph.type(convolution.weight)),
+                                Bytes(graph, graph.type(convolution.input)), Bytes(graph, result));
 }
 
-bool IsConvolutionByPoints(const Graph& graph, const GraphNode& node, bool point_products,
+bool ConvolvesChannelsLast(const Graph& graph, const GraphNode& node, bool conv1x1_by_onednn,
                            const Machine& machine) {
-  if (node.target != Op::kConvolution || node.results.size() != 1) return false;
-  return graph.type(node.results[0]).device == v1::CUDA
-             ? IsConvolutionByPointsOnGpu(graph, node)
-             : IsConvolutionByPointsOnCpu(graph, node, point_products, machine);
+  const std::optional<Convolution> convolution = ConvolutionOf(graph, node);
+  if (!convolution || convolution->gradients) return false;
+  return graph.type(convolution->result).device == v1::CUDA
+             ? ConvolvesChannelsLastOnGpu(graph, *convolution)
+             : ConvolvesChannelsLastOnCpu(graph, *convolution, conv1x1_by_onednn, machine);
 }
 
 // A part of images that are channels-last does so too, with gaps.
-bool LiesByPoints(Graph& graph, const TensorType& type) {
+bool LiesChannelsLast(Graph& graph, const TensorType& type) {
   if (IsChannelsLast(graph.exprs, type)) return true;
   if (type.rank() != 4 || type.strides.size() != 4 || graph.exprs.AsConst(type.sizes[1]) == 1) return false;
   std::vector<int64_t> strides;
@@ -92,27 +87,27 @@ bool LiesByPoints(Graph& graph, const TensorType& type) {
   return strides[0] == 1;
 }
 
-bool ReadsByPoints(Graph& graph, const GraphNode& node) {
+bool ReadsChannelsLast(Graph& graph, const GraphNode& node) {
   bool found = false;
   ForEachOperand(node, [&](ValueId value) {
-    if (value != kNoValue) found = found || LiesByPoints(graph, graph.type(value));
+    if (value != kNoValue) found = found || LiesChannelsLast(graph, graph.type(value));
   });
   return found;
 }
 
 // Gradients that the library computes channels-last as well as the convolution itself. On a CPU it does so
 // where the image lies so (its weights never do), on a GPU where anything does.
-bool IsGradientByPoints(Graph& graph, const GraphNode& node) {
-  if (node.target != Op::kConvolutionBackward || node.results.size() != 3) return false;
-  const ValueId input = TensorOf(node, "input"), weight = TensorOf(node, "weight");
-  if (input == kNoValue || weight == kNoValue || graph.type(weight).rank() != 4) return false;
-  const TensorType& image = graph.type(input);
-  if (image.rank() != 4) return false;
+bool IsGradientChannelsLast(Graph& graph, const GraphNode& node) {
+  const std::optional<Convolution> convolution = ConvolutionOf(graph, node);
+  if (!convolution || !convolution->gradients || node.results.size() != 3) return false;
+  if (!IsOfImages(graph, *convolution)) return false;
+  const TensorType& image = graph.type(convolution->input);
   if (image.device == v1::CPU) {
-    return image.dtype == v1::F32 && ConvolvesByPointsOnCpu(graph, node) && LiesByPoints(graph, image);
+    return image.dtype == v1::F32 && CanTrainChannelsLastOnCpu(graph, *convolution) &&
+           LiesChannelsLast(graph, image);
   }
   return (image.dtype == v1::F32 || image.dtype == v1::F16 || image.dtype == v1::BF16) &&
-         IsUngrouped(graph, node) && ReadsByPoints(graph, node);
+         convolution->is_ungrouped() && ReadsChannelsLast(graph, node);
 }
 
 // Operators of ours whose result lies well as their argument does.
@@ -126,7 +121,9 @@ bool KeepsOrder(const Graph& graph, const GraphNode& node) {
                              "aten.upsample_bilinear2d."}) {
     if (absl::StartsWith(node.target, prefix)) return true;
   }
-  return graph.type(node.results[0]).device == v1::CUDA && IsWindowPerChannel(graph, node);
+  if (graph.type(node.results[0]).device != v1::CUDA) return false;
+  const std::optional<Convolution> convolution = ConvolutionOf(graph, node);
+  return convolution && IsWindowPerChannel(graph, *convolution);
 }
 
 // By value: copies that a convolution's gradient on a CPU reads. They were made for their layout
@@ -174,7 +171,7 @@ void FollowSlice(Graph& graph, const GraphNode& node) {
     return found == nullptr ? std::nullopt : graph.exprs.AsConst(found->value);
   };
   const auto along = number(dim, 0), by = number(step, 1);
-  if (!LiesByPoints(graph, base) || type.rank() != 4 || type.strides.size() != 4 || !along || !by) return;
+  if (!LiesChannelsLast(graph, base) || type.rank() != 4 || type.strides.size() != 4 || !along || !by) return;
   if (*along < -4 || *along > 3) return;
   const size_t cut = static_cast<size_t>(*along < 0 ? *along + 4 : *along);
   for (size_t d = 0; d < 4; ++d) {
@@ -184,11 +181,11 @@ void FollowSlice(Graph& graph, const GraphNode& node) {
 
 class Layouter {
  public:
-  Layouter(Graph& graph, bool point_products, const Machine& machine)
+  Layouter(Graph& graph, bool conv1x1_by_onednn, const Machine& machine)
       : graph_(graph),
-        point_products_(point_products),
+        conv1x1_by_onednn_(conv1x1_by_onednn),
         machine_(machine),
-        channels_last_on_cpu_(graph.kind == v1::INFERENCE || TrainsByPointsOnCpu(graph)),
+        channels_last_on_cpu_(graph.kind == v1::INFERENCE || TrainsChannelsLastOnCpu(graph)),
         known_(KnownLayouts(graph, channels_last_on_cpu_)) {
     const std::vector<bool> laid = LaidForGradients(graph);
     for (size_t v = 0; v < laid.size(); ++v) known_[v] = known_[v] || laid[v];
@@ -200,7 +197,7 @@ class Layouter {
     for (GraphNode& node : nodes) {
       FollowSlice(graph_, node);
       std::vector<GraphNode> after;
-      if (IsGradientByPoints(graph_, node) && MayConvolveByPoints(TensorOf(node, "input"))) {
+      if (IsGradientChannelsLast(graph_, node) && MayConvolveChannelsLast(ImageOf(node))) {
         after = LayGradients(node);
       } else {
         LayResults(node);
@@ -212,7 +209,9 @@ class Layouter {
   }
 
  private:
-  bool MayConvolveByPoints(ValueId image) const {
+  ValueId ImageOf(const GraphNode& convolution) const { return ConvolutionOf(graph_, convolution)->input; }
+
+  bool MayConvolveChannelsLast(ValueId image) const {
     return channels_last_on_cpu_ || graph_.type(image).device == v1::CUDA;
   }
 
@@ -233,9 +232,9 @@ class Layouter {
     for (ValueId result : node.results) {
       if (!MayLay(result)) continue;
       if (!wanted) {
-        wanted =
-            (IsConvolutionByPoints(graph_, node, point_products_, machine_) && MayConvolveByPoints(result)) ||
-            (KeepsOrder(graph_, node) && ReadsByPoints(graph_, node));
+        wanted = (ConvolvesChannelsLast(graph_, node, conv1x1_by_onednn_, machine_) &&
+                  MayConvolveChannelsLast(result)) ||
+                 (KeepsOrder(graph_, node) && ReadsChannelsLast(graph_, node));
       }
       if (*wanted) Lay(result);
     }
@@ -245,7 +244,7 @@ class Layouter {
   // declared row-major; what the library makes otherwise (of 3 × 3 windows) the runtime copies.
   std::vector<GraphNode> LayGradients(GraphNode& node) {
     std::vector<GraphNode> clones;
-    const bool on_gpu = graph_.type(TensorOf(node, "input")).device == v1::CUDA;
+    const bool on_gpu = graph_.type(ImageOf(node)).device == v1::CUDA;
     for (size_t i = 0; i < (on_gpu ? 2u : 1u); ++i) {
       const ValueId declared = node.results[i];
       if (declared == kNoValue || graph_.type(declared).dtype == v1::DTYPE_UNSPECIFIED) continue;
@@ -273,7 +272,7 @@ class Layouter {
   }
 
   Graph& graph_;
-  const bool point_products_;
+  const bool conv1x1_by_onednn_;
   const Machine& machine_;
   const bool channels_last_on_cpu_;
   std::vector<bool> known_;
@@ -282,8 +281,8 @@ class Layouter {
 
 }  // namespace
 
-bool PreferChannelsLast(Graph& graph, bool point_products, const Machine& machine) {
-  return Layouter(graph, point_products, machine).Run();
+bool PreferChannelsLast(Graph& graph, bool conv1x1_by_onednn, const Machine& machine) {
+  return Layouter(graph, conv1x1_by_onednn, machine).Run();
 }
 
 }  // namespace kiln

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compiler/graph/arguments.h"
+#include "compiler/library/convolution.h"
 #include "compiler/library/gemm.h"
 #include "tests/unit/graph_maker.h"
 
@@ -165,6 +166,165 @@ TEST(GemmArguments, AreReplacedWithNothingElse) {
     EXPECT_EQ(after->beta, before->beta);
     EXPECT_EQ(after->activation, before->activation);
     EXPECT_EQ(node.args.size(), m.args.size());
+  }
+}
+
+// ---- convolutions
+
+struct DrawnConvolution : Drawn {
+  using Drawn::Drawn;
+  bool gradients = false, transposed = false, biased = false, one_number = false;
+  int64_t images = 1, channels = 1, outputs = 1, groups = 1;
+  int64_t kernel[2], stride[2], padding[2], dilation[2], rows = 1, columns = 1;
+  v1::DType dtype = v1::F32;
+  ValueId gradient = kNoValue, input = kNoValue, weight = kNoValue, bias = kNoValue;
+  Args args;
+
+  int64_t SizeOf(int64_t size, int d) const {
+    return (size + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1) / stride[d] + 1;
+  }
+  Argument Pair(const int64_t (&pair)[2]) { return one_number ? Ints({pair[0]}) : Ints({pair[0], pair[1]}); }
+  void Draw() {
+    gradients = Coin(), transposed = Number(0, 9) == 0, biased = !gradients && Coin(), one_number = Coin();
+    images = Number(1, 4), dtype = DType();
+    const bool points = Coin(), patches = !points && Coin();
+    for (int d = 0; d < 2; ++d) {
+      const bool same = d == 1 && one_number;
+      kernel[d] = same ? kernel[0] : points ? 1 : Number(1, 6);
+      stride[d] = same ? stride[0] : points ? Number(1, 8) / 8 + 1 : patches ? kernel[d] : Number(1, 3);
+      padding[d] = same ? padding[0] : points || patches ? Number(0, 8) / 8 : Number(0, 2);
+      dilation[d] = same ? dilation[0] : points || patches ? 1 : Number(1, 2);
+    }
+    groups = Coin() ? 1 : Number(1, 6);
+    const bool depthwise = Coin();
+    channels = groups * (depthwise ? 1 : Number(1, 3)), outputs = groups * Number(1, 3);
+    rows = Number(12, 20), columns = Number(12, 20);
+    input = Input({images, channels, rows, columns}, dtype);
+    weight = Input({outputs, channels / groups, kernel[0], kernel[1]}, dtype);
+    if (biased) bias = Input({outputs}, dtype);
+    args = {{"input", T(input)},        {"weight", T(weight)},        {"stride", Pair(stride)},
+            {"padding", Pair(padding)}, {"dilation", Pair(dilation)}, {"transposed", BoolArg{transposed}},
+            {"groups", Int(groups)}};
+    if (gradients) {
+      gradient = Input(Result(), dtype);
+      args.emplace_back("grad_output", T(gradient));
+      args.emplace_back("bias_sizes", Ints({outputs}));
+    } else {
+      args.emplace_back("bias", biased ? T(bias) : NoneArg{});
+    }
+    Shuffle(args);
+  }
+  std::vector<int64_t> Result() const { return {images, outputs, SizeOf(rows, 0), SizeOf(columns, 1)}; }
+  std::optional<Convolution> Read() {
+    if (gradients) {
+      Nodes("aten.convolution_backward.default", args,
+            {graph.type(input), graph.type(weight), Type({outputs}, dtype)});
+    } else {
+      Node("aten.convolution.default", args, Type(Result(), dtype));
+    }
+    return ConvolutionOf(graph, graph.nodes.back());
+  }
+  bool Is(const int64_t (&pair)[2], int64_t number) const { return pair[0] == number && pair[1] == number; }
+};
+
+TEST(ConvolutionOf, ReadsWhatTheNodeWasMadeOf) {
+  int points = 0, patches = 0, depthwise = 0;
+  for (int seed = 0; seed < kDrawn; ++seed) {
+    DrawnConvolution m(seed);
+    m.Draw();
+    const std::optional<Convolution> read = m.Read();
+    ASSERT_TRUE(read.has_value()) << m.graph.ToString();
+    EXPECT_EQ(read->gradients, m.gradients);
+    EXPECT_EQ(read->input, m.input);
+    EXPECT_EQ(read->weight, m.weight);
+    EXPECT_EQ(read->bias, m.bias);
+    EXPECT_EQ(read->gradient, m.gradient);
+    EXPECT_EQ(read->result, m.gradients ? kNoValue : m.graph.nodes.back().results[0]);
+    EXPECT_EQ(read->transposed, m.transposed);
+    EXPECT_EQ(read->groups, m.groups);
+    EXPECT_EQ(read->is_ungrouped(), m.groups == 1 && !m.transposed);
+    const std::optional<Window> window = WindowOf(m.graph, *read);
+    ASSERT_TRUE(window.has_value());
+    for (int d = 0; d < 2; ++d) {
+      EXPECT_EQ(window->kernel[d], m.kernel[d]);
+      EXPECT_EQ(window->stride[d], m.stride[d]);
+      EXPECT_EQ(window->padding[d], m.padding[d]);
+      EXPECT_EQ(window->dilation[d], m.dilation[d]);
+    }
+    EXPECT_EQ(window->covers_points(), m.Is(m.kernel, 1) && m.Is(m.stride, 1) && m.Is(m.padding, 0));
+    EXPECT_EQ(window->cuts_patches(), m.kernel[0] * m.kernel[1] > 1 && m.stride[0] == m.kernel[0] &&
+                                          m.stride[1] == m.kernel[1] && m.Is(m.padding, 0) &&
+                                          m.Is(m.dilation, 1));
+    EXPECT_EQ(IsConv1x1(m.graph, *read),
+              window->covers_points() && m.groups == 1 && !m.transposed && !m.gradients);
+    EXPECT_EQ(IsDepthwise(m.graph, *read), !m.transposed && m.channels == m.groups && m.groups > 1);
+    EXPECT_EQ(IsWindowPerChannel(m.graph, *read),
+              IsDepthwise(m.graph, *read) && !m.gradients && m.kernel[0] * m.kernel[1] <= 25);
+    for (const v1::DType dtype : {v1::F32, v1::BF16})
+      EXPECT_EQ(IsAllOf(m.graph, *read, dtype), m.dtype == dtype);
+    points += IsConv1x1(m.graph, *read);
+    patches += window->cuts_patches();
+    depthwise += IsDepthwise(m.graph, *read);
+  }
+  for (const int count : {points, patches, depthwise}) EXPECT_GT(count, 10);  // the draws see each kind
+}
+
+TEST(ConvolutionOf, HasNoDescriptionWithoutAnOperand) {
+  for (int seed = 0; seed < kDrawn; ++seed) {
+    DrawnConvolution m(seed);
+    m.Draw();
+    const size_t at = static_cast<size_t>(m.Number(0, static_cast<int64_t>(m.args.size()) - 1));
+    const std::string name = m.args[at].first;
+    m.args.erase(m.args.begin() + static_cast<std::ptrdiff_t>(at));
+    const bool needed = name == "input" || name == "weight" || name == "grad_output";
+    EXPECT_EQ(m.Read().has_value(), !needed) << name;
+    m.graph.nodes.back().target = "aten.conv2d.default";
+    EXPECT_FALSE(ConvolutionOf(m.graph, m.graph.nodes.back()).has_value());
+  }
+}
+
+TEST(ConvolutionOf, DoesNotGuessNumbers) {
+  for (const char* unknown : {"stride", "padding", "dilation", "groups", "none"}) {
+    DrawnConvolution m(7);
+    m.Draw();
+    const ExprId symbol = m.graph.exprs.Symbol(0, {1, 64});
+    for (auto& [name, argument] : m.args) {
+      if (name != unknown) continue;
+      argument = name == "groups" ? Argument(IntArg{symbol}) : IntListArg{{symbol, symbol}};
+    }
+    const std::optional<Convolution> read = m.Read();
+    ASSERT_TRUE(read.has_value());
+    const bool groups = std::string(unknown) == "groups", none = std::string(unknown) == "none";
+    EXPECT_EQ(read->groups.has_value(), !groups);
+    EXPECT_EQ(WindowOf(m.graph, *read).has_value(), groups || none) << unknown;
+  }
+}
+
+TEST(ConvolutionNodes, ChangeOneThing) {
+  for (int seed = 0; seed < kDrawn; ++seed) {
+    DrawnConvolution m(seed);
+    m.Draw();
+    const std::optional<Convolution> before = m.Read();
+    ASSERT_TRUE(before.has_value());
+    const GraphNode node = m.graph.nodes.back();
+    const auto plain = ConvolutionOf(m.graph, WithoutBias(node));
+    EXPECT_EQ(plain->bias, kNoValue);
+    EXPECT_EQ(plain->input, before->input);
+    EXPECT_EQ(plain->stride, before->stride);
+    const auto dense = ConvolutionOf(m.graph, WithUnitStride(m.graph.exprs, node));
+    EXPECT_EQ(dense->bias, before->bias);
+    EXPECT_TRUE(m.Is(WindowOf(m.graph, *dense)->stride, 1));
+    EXPECT_EQ(dense->padding, before->padding);
+    if (!m.gradients) continue;
+    GraphNode part = node;
+    part.args = ArgumentsOfChannels(m.graph.exprs, node, m.weight, m.gradient, m.input, 2);
+    const auto some = ConvolutionOf(m.graph, part);
+    EXPECT_EQ(some->gradient, m.weight);
+    EXPECT_EQ(some->input, m.gradient);
+    EXPECT_EQ(some->weight, m.input);
+    EXPECT_EQ(some->groups, 2);
+    EXPECT_EQ(some->dilation, before->dilation);
+    EXPECT_EQ(m.Const(std::get<IntListArg>(*part.Find("bias_sizes")).values[0]), 2);
   }
 }
 

@@ -1,9 +1,10 @@
-#include "compiler/artifact/convolutions.h"
+#include "compiler/artifact/convolution_tunables.h"
 
 #include <optional>
 
 #include "compiler/artifact/fixed_call.h"
 #include "compiler/graph/operator_name.h"
+#include "compiler/library/convolution.h"
 
 namespace kiln {
 namespace {
@@ -12,7 +13,11 @@ void Write(const std::vector<int64_t>& numbers, google::protobuf::RepeatedField<
   to->Assign(numbers.begin(), numbers.end());
 }
 
-std::optional<v1::Convolution> Describe(v1::Convolution::Direction direction, const FixedWindow& window,
+void Write(const int64_t (&pair)[2], google::protobuf::RepeatedField<int64_t>* to) {
+  to->Assign(pair, pair + 2);
+}
+
+std::optional<v1::Convolution> Describe(v1::Convolution::Direction direction, const Window& window,
                                         const FixedTensor& input, const FixedTensor& weight,
                                         const FixedTensor& output, const v1::Numerics& numerics) {
   const v1::DType dtype = input.dtype;
@@ -43,10 +48,10 @@ std::optional<v1::Convolution> Describe(v1::Convolution::Direction direction, co
 }
 
 // A window for each channel in row-major order, and dilated ones that have to repeat, are ATen's.
-bool LeftToAten(const FixedWindow& window, const v1::Numerics& numerics) {
-  const bool channels_last = window.input.strides[1] == 1 && window.input.sizes[1] > 1;
-  if (window.groups > 1 && window.groups == window.input.sizes[1] && !channels_last) return true;
-  const bool dilated = window.dilation != std::vector<int64_t>{1, 1};
+bool LeftToAten(const FixedConvolution& call, const v1::Numerics& numerics) {
+  const bool channels_last = call.input.strides[1] == 1 && call.input.sizes[1] > 1;
+  if (call.groups > 1 && call.groups == call.input.sizes[1] && !channels_last) return true;
+  const bool dilated = call.window.dilation[0] != 1 || call.window.dilation[1] != 1;
   return numerics.deterministic() && dilated;
 }
 
@@ -55,28 +60,28 @@ bool LeftToAten(const FixedWindow& window, const v1::Numerics& numerics) {
 std::vector<v1::Convolution> ConvolutionsOf(const v1::Program& program, const v1::Call& call,
                                             const v1::Numerics& numerics) {
   std::vector<v1::Convolution> found;
-  const bool forward = call.target() == NameOf(Op::kConvolution);
-  if (!forward && call.target() != NameOf(Op::kConvolutionBackward)) return found;
-  const std::optional<FixedWindow> window = FixedWindowOf(program, call);
-  if (!window.has_value() || LeftToAten(*window, numerics)) return found;
+  const OperatorName target(call.target());
+  if (!IsConvolution(target)) return found;
+  const std::optional<FixedConvolution> fixed = FixedConvolutionOf(program, call);
+  if (!fixed.has_value() || LeftToAten(*fixed, numerics)) return found;
   const auto add = [&](v1::Convolution::Direction direction, const FixedTensor& input,
                        const FixedTensor& weight, const FixedTensor& output) {
-    auto convolution = Describe(direction, *window, input, weight, output, numerics);
+    auto convolution = Describe(direction, fixed->window, input, weight, output, numerics);
     if (convolution.has_value()) found.push_back(*std::move(convolution));
   };
-  if (forward) {
-    if (call.results_size() != 1 || window->covers_points()) return found;
+  if (target == Op::kConvolution) {
+    if (call.results_size() != 1 || fixed->is_conv1x1()) return found;
     const std::optional<FixedTensor> output = FixedBuffer(program, call.results(0));
-    if (output.has_value()) add(v1::Convolution::FORWARD, window->input, window->weight, *output);
+    if (output.has_value()) add(v1::Convolution::FORWARD, fixed->input, fixed->weight, *output);
     return found;
   }
   if (call.results_size() != 3 || call.results(2) >= 0) return found;
-  const std::optional<FixedTensor> output = FixedArgument(program, call, "grad_output"),
+  const std::optional<FixedTensor> output = FixedArgument(program, call, ConvolutionArguments::kGradient),
                                    input = FixedBuffer(program, call.results(0)),
                                    weight = FixedBuffer(program, call.results(1));
   if (!output.has_value()) return found;
-  if (input.has_value()) add(v1::Convolution::INPUT_GRADIENT, *input, window->weight, *output);
-  if (weight.has_value()) add(v1::Convolution::WEIGHT_GRADIENT, window->input, *weight, *output);
+  if (input.has_value()) add(v1::Convolution::INPUT_GRADIENT, *input, fixed->weight, *output);
+  if (weight.has_value()) add(v1::Convolution::WEIGHT_GRADIENT, fixed->input, *weight, *output);
   return found;
 }
 

@@ -1,13 +1,20 @@
-#include "compiler/lower/convolution.h"
+#include "compiler/lower/convolution_call.h"
 
+#include <optional>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "compiler/graph/channels_last.h"
+#include "compiler/library/convolution.h"
 #include "compiler/lower/window.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
+
+using Names = ConvolutionArguments;
+
+constexpr char kReason[] = "convolution";
 
 // The bias of a channel is the same for all images and points.
 LoopOpId PlusBias(LoweringContext& context, LoopRecorder& ops, const LoweredTensor& bias, Index index,
@@ -15,27 +22,31 @@ LoopOpId PlusBias(LoweringContext& context, LoopRecorder& ops, const LoweredTens
   return ops.Add(value, context.Load(ops, bias, {index[1]}));
 }
 
-Window WindowOf(LoweringContext& context, const GraphNode& node, const LoweredTensor& weight) {
-  Window window;
-  ReadPair(context, node, "stride", window.stride);
-  ReadPair(context, node, "padding", window.padding);
-  ReadPair(context, node, "dilation", window.dilation);
-  for (int i = 0; i < 2; ++i) window.kernel[i] = context.exprs().AsConst(weight.sizes[2 + i]).value_or(0);
-  return window;
+// The strides of a value that lies channels-last.
+std::vector<ExprId> SoLaid(LoweringContext& context, ValueId value) {
+  return ChannelsLastStrides(context.exprs(), context.value(value).sizes);
+}
+
+absl::StatusOr<Window> KnownWindow(LoweringContext& context, const Convolution& convolution) {
+  const std::optional<Window> window = WindowOf(context.graph(), convolution);
+  if (window) return *window;
+  return absl::UnimplementedError(
+      "unsupported: a convolution whose stride, padding or dilation is not known");
 }
 
 // One channel of the result reads one of the image, through a window unrolled here.
-absl::Status LowerWindowPerChannel(LoweringContext& context, const GraphNode& node) {
-  context.RealiseValue(context.TensorValue(node, "input"));
-  const LoweredTensor input = context.Tensor(node, "input"), weight = context.Tensor(node, "weight");
-  const bool biased = context.IsDefined(context.TensorValue(node, "bias"));
-  if (biased && context.Tensor(node, "bias").rank() != 1)
+absl::Status LowerWindowPerChannel(LoweringContext& context, const GraphNode& node,
+                                   const Convolution& convolution) {
+  context.RealiseValue(convolution.input);
+  const LoweredTensor input = context.value(convolution.input), weight = context.value(convolution.weight);
+  const bool biased = context.IsDefined(convolution.bias);
+  if (biased && context.value(convolution.bias).rank() != 1)
     return absl::InvalidArgumentError("a bias of another rank than 1");
-  const LoweredTensor bias = biased ? context.Tensor(node, "bias") : LoweredTensor();
+  const LoweredTensor bias = biased ? context.value(convolution.bias) : LoweredTensor();
   const TensorType& type = context.ResultType(node);
   if (type.rank() != 4)
     return absl::InvalidArgumentError("a convolution of images whose result has another rank");
-  const Window window = WindowOf(context, node, weight);
+  KILN_ASSIGN_OR_RETURN(const Window window, KnownWindow(context, convolution));
   const int64_t group = *context.exprs().AsConst(weight.sizes[0]) / *context.exprs().AsConst(input.sizes[1]);
   if (!context.status().ok()) return context.status();
   const v1::DType compute = ComputeType(type.dtype);
@@ -61,18 +72,12 @@ absl::Status LowerWindowPerChannel(LoweringContext& context, const GraphNode& no
 }
 
 // Windows that neither overlap nor leave a gap cut the image into patches.
-bool CutsPatches(LoweringContext& context, const GraphNode& node, const TensorType& type) {
-  const LoweredTensor &input = context.Tensor(node, "input"), &weight = context.Tensor(node, "weight");
-  if (type.rank() != 4 || input.rank() != 4 || weight.rank() != 4 || type.dtype == v1::F64) return false;
-  if (context.Bool(node, "transposed", false) || context.Int(node, "groups", 1) != 1) return false;
-  const Window window = WindowOf(context, node, weight);
-  for (int i = 0; i < 2; ++i) {
-    if (window.kernel[i] < 1 || window.stride[i] != window.kernel[i] || window.padding[i] != 0 ||
-        window.dilation[i] != 1) {
-      return false;
-    }
-  }
-  return window.kernel[0] * window.kernel[1] > 1 && context.status().ok();
+absl::StatusOr<bool> CutsPatches(LoweringContext& context, const Convolution& convolution,
+                                 const TensorType& type) {
+  if (type.rank() != 4 || type.dtype == v1::F64 || !IsOfImages(context.graph(), convolution)) return false;
+  if (!convolution.is_ungrouped()) return false;
+  KILN_ASSIGN_OR_RETURN(const Window window, KnownWindow(context, convolution));
+  return window.cuts_patches();
 }
 
 // The runtime convolves images channels-last itself, so their memory can be planned. Others may be ATen's,
@@ -83,11 +88,11 @@ bool IntoResults(const TensorType& type, bool channels_last) {
 
 // The convolution as one of one point over an image of the patches, whose channels are those of all of a
 // patch's points: a matrix product for the runtime.
-absl::Status CallOnPatches(LoweringContext& context, GraphNode node, const TensorType& type,
-                           bool channels_last) {
+absl::Status CallOnPatches(LoweringContext& context, const GraphNode& node, const Convolution& convolution,
+                           const TensorType& type, bool channels_last) {
   ExprPool& exprs = context.exprs();
-  const LoweredTensor input = context.Tensor(node, "input"), weight = context.Tensor(node, "weight");
-  const Window window = WindowOf(context, node, weight);
+  const LoweredTensor input = context.value(convolution.input), weight = context.value(convolution.weight);
+  KILN_ASSIGN_OR_RETURN(const Window window, KnownWindow(context, convolution));
   context.CheckSize(input.sizes[1], weight.sizes[1]);
   const ExprId points = context.Const(window.kernel[0] * window.kernel[1]),
                width = context.Const(window.kernel[1]);
@@ -108,54 +113,54 @@ absl::Status CallOnPatches(LoweringContext& context, GraphNode node, const Tenso
   });
   TensorType rows{type.dtype, type.device, {weight.sizes[0], channels, one, one}, {}, 0};
   rows.strides = ContiguousStrides(exprs, rows.sizes);
-  LoweredTensor weights = context.Reshape(context.TensorValue(node, "weight"), rows);
-  for (auto& [name, argument] : node.args) {
-    if (name == "stride") argument = IntListArg{{one, one}};
-  }
-  return context.Call(node, "convolution", IntoResults(type, channels_last),
-                      {{"input", {image.strides, &patches}}, {"weight", {rows.strides, &weights}}});
+  LoweredTensor weights = context.Reshape(convolution.weight, rows);
+  return context.Call(
+      WithUnitStride(exprs, node), kReason, IntoResults(type, channels_last),
+      {{Names::kInput, {image.strides, &patches}}, {Names::kWeight, {rows.strides, &weights}}});
 }
 
-absl::Status CallLibrary(LoweringContext& context, const GraphNode& node, const TensorType& type) {
+absl::Status CallLibrary(LoweringContext& context, const GraphNode& node, const Convolution& convolution,
+                         const TensorType& type) {
   const bool channels_last = IsChannelsLast(context.exprs(), type);
-  if (CutsPatches(context, node, type)) return CallOnPatches(context, node, type, channels_last);
+  KILN_ASSIGN_OR_RETURN(const bool patches, CutsPatches(context, convolution, type));
+  if (patches) return CallOnPatches(context, node, convolution, type, channels_last);
   LoweringContext::CallOperands operands;
-  for (const char* name : {"input", "weight"}) {
-    if (channels_last)
-      operands[name].strides = ChannelsLastStrides(context.exprs(), context.Tensor(node, name).sizes);
+  if (channels_last) {
+    operands[Names::kInput].strides = SoLaid(context, convolution.input);
+    operands[Names::kWeight].strides = SoLaid(context, convolution.weight);
   }
-  return context.Call(node, "convolution", IntoResults(type, channels_last), operands);
+  return context.Call(node, kReason, IntoResults(type, channels_last), operands);
 }
 
 // The library gives the result the layout of the image, so the image gets the one that the result has.
-absl::Status CallLibraryOnCpu(LoweringContext& context, const GraphNode& node, const TensorType& type) {
-  const LoweredTensor& input = context.Tensor(node, "input");
-  if (!context.status().ok()) return context.status();
+absl::Status CallLibraryOnCpu(LoweringContext& context, const GraphNode& node, const Convolution& convolution,
+                              const TensorType& type) {
+  const LoweredTensor& input = context.value(convolution.input);
   LoweringContext::CallOperands operands;
   if (type.rank() == 4 && input.rank() == 4) {
     ExprPool& exprs = context.exprs();
     const TensorType image{input.dtype, type.device, input.sizes, input.strides, 0};
     const bool row_major = context.SameLayout(type.sizes, type.strides, ContiguousStrides(exprs, type.sizes));
     if (IsChannelsLast(exprs, type)) {
-      operands["input"].strides = ChannelsLastStrides(exprs, input.sizes);
+      operands[Names::kInput].strides = ChannelsLastStrides(exprs, input.sizes);
     } else if (row_major && IsChannelsLast(exprs, image)) {
-      operands["input"].strides = ContiguousStrides(exprs, input.sizes);
+      operands[Names::kInput].strides = ContiguousStrides(exprs, input.sizes);
     }
   }
-  return context.Call(node, "convolution", false, operands);
+  return context.Call(node, kReason, false, operands);
 }
 
 // Where the gradients are declared so; where their layouts don't tell, where what they are made of lies so.
-bool GradientsByPoints(LoweringContext& context, const GraphNode& node) {
+bool GradientsChannelsLast(LoweringContext& context, const GraphNode& node, const Convolution& convolution) {
   const Graph& graph = context.graph();
   ExprPool& exprs = context.exprs();
-  if (context.Bool(node, "transposed", false) || context.Int(node, "groups", 1) != 1) return false;
-  for (const char* name : {"grad_output", "input", "weight"}) {
-    const LoweredTensor& operand = context.Tensor(node, name);
+  if (!convolution.is_ungrouped()) return false;
+  for (const ValueId value : {convolution.gradient, convolution.input, convolution.weight}) {
+    const LoweredTensor& operand = context.value(value);
     if (operand.rank() != 4 || (operand.device != v1::CUDA && operand.dtype != v1::F32)) return false;
   }
   const size_t told =
-      context.Tensor(node, "input").device == v1::CUDA ? 2 : 1;  // weights on a CPU are row-major
+      context.value(convolution.input).device == v1::CUDA ? 2 : 1;  // weights on a CPU are row-major
   for (size_t i = 0; i < node.results.size() && i < told; ++i) {
     const ValueId result = node.results[i];
     if (result == kNoValue || graph.type(result).rank() != 4) continue;
@@ -164,8 +169,8 @@ bool GradientsByPoints(LoweringContext& context, const GraphNode& node) {
     type.strides = ChannelsLastStrides(exprs, type.sizes);
     if (IsChannelsLast(exprs, type)) return so;
   }
-  return IsChannelsLast(exprs, graph.type(context.TensorValue(node, "grad_output"))) ||
-         IsChannelsLast(exprs, graph.type(context.TensorValue(node, "input")));
+  return IsChannelsLast(exprs, graph.type(convolution.gradient)) ||
+         IsChannelsLast(exprs, graph.type(convolution.input));
 }
 
 }  // namespace
@@ -174,17 +179,17 @@ absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node) {
   const TensorType type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (type.rank() < 3) return absl::InvalidArgumentError("a convolution of fewer than three dimensions");
-  if (type.device != v1::CUDA) return CallLibraryOnCpu(context, node, type);
-  if (IsWindowPerChannel(context.graph(), node)) return LowerWindowPerChannel(context, node);
-  const ValueId bias_id = context.TensorValue(node, "bias");
-  if (!context.IsDefined(bias_id)) return CallLibrary(context, node, type);
-  if (context.value(bias_id).rank() != 1) return absl::InvalidArgumentError("a bias of another rank than 1");
-  GraphNode plain = node;
-  for (auto& [name, argument] : plain.args) {
-    if (name == "bias") argument = NoneArg{};
-  }
-  KILN_RETURN_IF_ERROR(CallLibrary(context, plain, type));
-  const LoweredTensor bias = context.value(bias_id), product = context.value(node.results[0]);
+  const std::optional<Convolution> convolution = ConvolutionOf(context.graph(), node);
+  if (!convolution || !context.IsDefined(convolution->input) || !context.IsDefined(convolution->weight))
+    return absl::InvalidArgumentError("a convolution without an image or weights");
+  if (type.device != v1::CUDA) return CallLibraryOnCpu(context, node, *convolution, type);
+  if (IsWindowPerChannel(context.graph(), *convolution))
+    return LowerWindowPerChannel(context, node, *convolution);
+  if (!context.IsDefined(convolution->bias)) return CallLibrary(context, node, *convolution, type);
+  if (context.value(convolution->bias).rank() != 1)
+    return absl::InvalidArgumentError("a bias of another rank than 1");
+  KILN_RETURN_IF_ERROR(CallLibrary(context, WithoutBias(node), *convolution, type));
+  const LoweredTensor bias = context.value(convolution->bias), product = context.value(convolution->result);
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     return PlusBias(context, ops, bias, index, context.Load(ops, product, index));
   }));
@@ -192,14 +197,19 @@ absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerConvolutionBackward(LoweringContext& context, const GraphNode& node) {
-  if (!GradientsByPoints(context, node)) return context.Call(node, "convolution", false);
-  LoweringContext::CallOperands operands;
-  for (const char* name : {"grad_output", "input", "weight"}) {
-    const LoweredTensor& operand = context.Tensor(node, name);
-    if (absl::string_view(name) == "weight" && operand.device != v1::CUDA) continue;
-    operands[name].strides = ChannelsLastStrides(context.exprs(), operand.sizes);
+  const std::optional<Convolution> convolution = ConvolutionOf(context.graph(), node);
+  if (!convolution || !context.IsDefined(convolution->gradient) || !context.IsDefined(convolution->input) ||
+      !context.IsDefined(convolution->weight)) {
+    return absl::InvalidArgumentError("gradients of a convolution that lack an operand");
   }
-  return context.Call(node, "convolution", false, operands);
+  LoweringContext::CallOperands operands;
+  if (GradientsChannelsLast(context, node, *convolution)) {
+    operands[Names::kGradient].strides = SoLaid(context, convolution->gradient);
+    operands[Names::kInput].strides = SoLaid(context, convolution->input);
+    if (context.value(convolution->weight).device == v1::CUDA)
+      operands[Names::kWeight].strides = SoLaid(context, convolution->weight);
+  }
+  return context.Call(node, kReason, false, operands);
 }
 
 }  // namespace kiln

@@ -13,9 +13,6 @@
 
 namespace kiln {
 
-inline constexpr Op kConvolution = Op::kConvolution;
-inline constexpr Op kConvolutionBackward = Op::kConvolutionBackward;
-
 absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node);
 // Images and weights go to the library channels-last where a gradient is declared so.
 absl::Status LowerConvolutionBackward(LoweringContext& context, const GraphNode& node);
