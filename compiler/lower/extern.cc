@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "compiler/library/attention.h"
 #include "compiler/library/convolution.h"
 #include "compiler/library/gemm.h"
 #include "compiler/lower/convolution_call.h"
@@ -19,17 +20,9 @@ struct LibraryCall {
   bool into_results;
 };
 
-// Beside gemms, which are all of compiler/library's, and convolutions, which have lowerings of their own.
+// Beside gemms and attention, which are all of compiler/library's, and convolutions, which have lowerings of
+// their own.
 constexpr LibraryCall kOthers[] = {
-    {Op::kScaledDotProductFlashAttentionForCpu, "attention", false},
-    {Op::kScaledDotProductFlashAttentionForCpuBackward, "attention", false},
-    {Op::kScaledDotProductFlashAttention, "attention", false},
-    {Op::kScaledDotProductFlashAttentionBackward, "attention", false},
-    {Op::kScaledDotProductEfficientAttention, "attention", false},
-    {Op::kScaledDotProductEfficientAttentionBackward, "attention", false},
-    {Op::kScaledDotProductCudnnAttention, "attention", false},
-    {Op::kScaledDotProductCudnnAttentionBackward, "attention", false},
-    {Op::kScaledDotProductAttentionMathForMps, "attention", false},
     {Op::kSort, "closed list: sort", false},
     {Op::kSortStable, "closed list: sort", false},
     {Op::kArgsort, "closed list: sort", false},
@@ -61,6 +54,8 @@ const absl::flat_hash_map<Op, LibraryCall>& LibraryCalls() {
   static const auto* table = [] {
     auto* map = new absl::flat_hash_map<Op, LibraryCall>;
     for (const GemmForm& form : GemmForms()) (*map)[form.target] = {form.target, "gemm", form.into_results};
+    for (const AttentionForm& form : AttentionForms())
+      (*map)[form.target] = {form.target, "attention", false};
     for (const LibraryCall& row : kOthers) (*map)[row.target] = row;
     return map;
   }();

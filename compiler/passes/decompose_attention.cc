@@ -1,8 +1,10 @@
 // Attention on a GPU that two matrix products and a softmax do sooner than the library's one kernel.
 #include <cmath>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "compiler/library/attention.h"
 #include "compiler/library/gemm.h"
 #include "compiler/passes/decomposition.h"
 #include "compiler/target/cost_model.h"
@@ -30,32 +32,34 @@ bool PaysSplit(const Machine& machine, const Sizes& s) {
 
 // softmax(query key^T scale + bias) value, where no gradient is wanted.
 bool EfficientAttention(DecomposeContext& m) {
-  Value query = m.Tensor("query"), key = m.Tensor("key"), value = m.Tensor("value");
-  Value bias = m.OptionalTensor("attn_bias");
-  if (!query.ok() || !key.ok() || !value.ok() || query.rank() != 4 || key.rank() != 4 || value.rank() != 4)
+  GraphBuilder& b = m.b();
+  const std::optional<Attention> attention = AttentionOf(b.graph(), m.node());
+  if (!attention) {
+    b.Fail("attention that lacks an operand");
     return false;
-  if (query.type().device != v1::CUDA || query.dtype() != v1::F32 || m.result_count() != 4) return false;
-  for (const Value* other : {&key, &value}) {
-    if (other->dtype() != v1::F32 || other->size(0) != query.size(0) || other->size(1) != query.size(1))
-      return false;
   }
-  if (m.Bool("compute_log_sumexp", false) || m.Bool("is_causal", false) || m.Float("dropout_p", 0) != 0)
+  const Value query = b.Use(attention->query), key = b.Use(attention->key), value = b.Use(attention->value);
+  const Value bias = attention->bias == kNoValue ? Value() : b.Use(attention->bias);
+  if (!query.ok() || !key.ok() || !value.ok() || query.type().device != v1::CUDA || m.result_count() != 4)
     return false;
+  if (!IsOfHeads(b.graph(), *attention, v1::F32) || !IsPlain(*attention)) return false;
   Sizes sizes;
   if (!SizesOf(m, query, key, &sizes) || !PaysSplit(m.machine(), sizes)) return false;
   const auto depth = m.exprs().AsConst(query.size(3));
   if (!depth || *depth <= 0) return false;
-  if (bias.ok() && (bias.rank() != 4 || bias.dtype() != v1::F32)) return false;
+  if (!attention->default_scale && !attention->scale) {
+    b.Fail("argument 'scale' is not a number");
+    return false;
+  }
 
   const std::vector<int64_t> one = {sizes.images == 1 ? 0 : 1};
   const int64_t many = 1 - one[0];
   const auto matrices = [&](const Value& x) { return Squeeze(x, one); };
   Value scores = BatchedProduct(matrices(query), Transpose(matrices(key), 1, 2)) *
-                 m.Float("scale", 1 / std::sqrt(static_cast<double>(*depth)));
+                 attention->scale.value_or(1 / std::sqrt(static_cast<double>(*depth)));
   if (bias.ok()) scores = scores + matrices(ExpandAs(bias, Unsqueeze(scores, one[0])));
   if (!scores.ok()) return false;
   // Rows that a bias hides altogether give 0, as the library's do.
-  GraphBuilder& b = m.b();
   GraphBuilder::Args over_keys = {{"self", TensorArg{scores.id()}}, {"dim", IntArg{b.Int(-1)}}};
   if (!bias.ok()) over_keys.emplace_back("half_to_float", BoolArg{false});
   Value shares = b.Node(bias.ok() ? Op::kSafeSoftmax : Op::kSoftmax, std::move(over_keys), scores.type());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compiler/graph/arguments.h"
+#include "compiler/library/attention.h"
 #include "compiler/library/convolution.h"
 #include "compiler/library/gemm.h"
 #include "tests/unit/graph_maker.h"
@@ -325,6 +326,115 @@ TEST(ConvolutionNodes, ChangeOneThing) {
     EXPECT_EQ(some->groups, 2);
     EXPECT_EQ(some->dilation, before->dilation);
     EXPECT_EQ(m.Const(std::get<IntListArg>(*part.Find("bias_sizes")).values[0]), 2);
+  }
+}
+
+// ---- attention
+
+struct DrawnAttention : Drawn {
+  using Drawn::Drawn;
+  const AttentionForm* form = nullptr;
+  ValueId query = kNoValue, key = kNoValue, value = kNoValue, bias = kNoValue;
+  std::optional<double> scale, dropout;
+  bool causal = false, keeps_sums = false;
+  v1::DType dtype = v1::F32;
+  Args args;
+
+  void Draw() {
+    form =
+        &AttentionForms()[static_cast<size_t>(Number(0, static_cast<int64_t>(AttentionForms().size()) - 1))];
+    dtype = DType();
+    const int64_t images = Number(1, 4), heads = Number(1, 8), queries = Number(1, 64), keys = Number(1, 64),
+                  depth = Number(1, 64);
+    query = Input({images, heads, queries, depth}, dtype);
+    key = Input({images, heads, keys, depth}, dtype), value = Input({images, heads, keys, depth}, dtype);
+    args = {{"query", T(query)}, {"key", T(key)}, {"value", T(value)}};
+    if (!form->bias.empty() && Coin()) bias = Input({images, heads, queries, keys}, dtype);
+    if (!form->bias.empty() && (bias != kNoValue || Coin()))
+      args.emplace_back(form->bias, bias == kNoValue ? NoneArg{} : T(bias));
+    causal = Coin(), keeps_sums = Coin();
+    if (causal || Coin()) args.emplace_back("is_causal", BoolArg{causal});
+    if (keeps_sums || Coin()) args.emplace_back("compute_log_sumexp", BoolArg{keeps_sums});
+    if (Coin()) Give("scale", &scale);
+    if (Coin()) Give("dropout_p", &dropout);
+    Shuffle(args);
+  }
+  void Give(const char* name, std::optional<double>* number) {
+    *number = static_cast<double>(Number(0, 3)) / 4;
+    args.emplace_back(name, FloatArg{**number});
+  }
+  std::optional<Attention> Read() {
+    Node(std::string(NameOf(form->target)), args, graph.type(query));
+    return AttentionOf(graph, graph.nodes.back());
+  }
+};
+
+TEST(AttentionOf, ReadsWhatTheNodeWasMadeOf) {
+  int plain = 0;
+  for (int seed = 0; seed < kDrawn; ++seed) {
+    DrawnAttention m(seed);
+    m.Draw();
+    const std::optional<Attention> read = m.Read();
+    ASSERT_TRUE(read.has_value()) << m.graph.ToString();
+    EXPECT_EQ(read->form, m.form);
+    EXPECT_EQ(read->query, m.query);
+    EXPECT_EQ(read->key, m.key);
+    EXPECT_EQ(read->value, m.value);
+    EXPECT_EQ(read->bias, m.bias);
+    EXPECT_EQ(read->default_scale, !m.scale.has_value());
+    EXPECT_EQ(read->scale, m.scale);
+    EXPECT_EQ(read->dropout, m.dropout.value_or(0));
+    EXPECT_EQ(read->causal, m.causal);
+    EXPECT_EQ(read->keeps_sums, m.keeps_sums);
+    EXPECT_EQ(IsPlain(*read), !m.form->gradients && !m.causal && !m.keeps_sums && m.dropout.value_or(0) == 0);
+    for (const v1::DType dtype : {v1::F32, v1::BF16})
+      EXPECT_EQ(IsOfHeads(m.graph, *read, dtype), m.dtype == dtype);
+    plain += IsPlain(*read);
+  }
+  EXPECT_GT(plain, 10);
+}
+
+TEST(AttentionOf, HasNoDescriptionWithoutAnOperand) {
+  for (int seed = 0; seed < kDrawn; ++seed) {
+    DrawnAttention m(seed);
+    m.Draw();
+    const size_t at = static_cast<size_t>(m.Number(0, static_cast<int64_t>(m.args.size()) - 1));
+    const std::string name = m.args[at].first;
+    m.args.erase(m.args.begin() + static_cast<std::ptrdiff_t>(at));
+    const bool needed = name == "query" || name == "key" || name == "value";
+    EXPECT_EQ(m.Read().has_value(), !needed) << name;
+    m.graph.nodes.back().target = "aten.softmax.int";
+    EXPECT_FALSE(AttentionOf(m.graph, m.graph.nodes.back()).has_value());
+  }
+}
+
+TEST(AttentionOf, DoesNotGuessNumbers) {
+  for (const char* unknown : {"scale", "dropout_p"}) {
+    DrawnAttention m(3);
+    m.Draw();
+    std::erase_if(m.args, [&](const auto& argument) { return argument.first == unknown; });
+    m.args.emplace_back(unknown, IntArg{m.graph.exprs.Symbol(0, {1, 64})});
+    const std::optional<Attention> read = m.Read();
+    ASSERT_TRUE(read.has_value());
+    const bool scale = std::string(unknown) == "scale";
+    EXPECT_EQ(scale ? read->scale : read->dropout, std::nullopt) << unknown;
+    EXPECT_FALSE(scale ? read->default_scale : IsPlain(*read));
+  }
+}
+
+TEST(AttentionOf, SeesOperandsThatDoNotGoTogether) {
+  for (const int operand : {0, 1, 2, 3}) {
+    DrawnAttention m(5);
+    const ValueId query = m.Input({2, 3, 8, 4}), key = m.Input({2, 3, 9, 4}), value = m.Input({2, 3, 9, 4});
+    const ValueId bias = m.Input({2, 3, 8, 9});
+    m.form = AttentionFormOf(Op::kScaledDotProductEfficientAttention), m.query = query;
+    m.args = {{"query", T(query)}, {"key", T(key)}, {"value", T(value)}, {"attn_bias", T(bias)}};
+    if (operand == 1) m.graph.values[key] = m.Type({1, 3, 9, 4});
+    if (operand == 2) m.graph.values[value] = m.Type({2, 3, 9, 4}, v1::BF16);
+    if (operand == 3) m.graph.values[bias] = m.Type({8, 9});
+    const std::optional<Attention> read = m.Read();
+    ASSERT_TRUE(read.has_value());
+    EXPECT_EQ(IsOfHeads(m.graph, *read, v1::F32), operand == 0) << operand;
   }
 }
 

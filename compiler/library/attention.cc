@@ -1,0 +1,77 @@
+#include "compiler/library/attention.h"
+
+#include <algorithm>
+#include <iterator>
+#include <variant>
+
+#include "compiler/graph/arguments.h"
+
+namespace kiln {
+namespace {
+
+constexpr AttentionForm kForms[] = {
+    {.target = Op::kScaledDotProductFlashAttentionForCpu, .bias = "attn_mask"},
+    {.target = Op::kScaledDotProductFlashAttentionForCpuBackward, .bias = "attn_mask", .gradients = true},
+    {.target = Op::kScaledDotProductFlashAttention, .bias = ""},
+    {.target = Op::kScaledDotProductFlashAttentionBackward, .bias = "", .gradients = true},
+    {.target = Op::kScaledDotProductEfficientAttention, .bias = "attn_bias"},
+    {.target = Op::kScaledDotProductEfficientAttentionBackward, .bias = "attn_bias", .gradients = true},
+    {.target = Op::kScaledDotProductCudnnAttention, .bias = "attn_bias"},
+    {.target = Op::kScaledDotProductCudnnAttentionBackward, .bias = "attn_bias", .gradients = true},
+    {.target = Op::kScaledDotProductAttentionMathForMps, .bias = "attn_mask"},
+};
+
+bool FlagOf(const GraphNode& node, absl::string_view name) {
+  const Argument* argument = node.Find(name);
+  const auto* flag = argument == nullptr ? nullptr : std::get_if<BoolArg>(argument);
+  return flag != nullptr && flag->value;
+}
+
+}  // namespace
+
+absl::Span<const AttentionForm> AttentionForms() { return kForms; }
+
+const AttentionForm* AttentionFormOf(const OperatorName& target) {
+  const auto* const found = std::find_if(std::begin(kForms), std::end(kForms),
+                                         [&](const AttentionForm& form) { return target == form.target; });
+  return found == std::end(kForms) ? nullptr : found;
+}
+
+std::optional<Attention> AttentionOf(const Graph& graph, const GraphNode& node) {
+  const AttentionForm* const form = AttentionFormOf(node.target);
+  if (form == nullptr) return std::nullopt;
+  Attention attention{.form = form,
+                      .query = TensorOf(node, "query"),
+                      .key = TensorOf(node, "key"),
+                      .value = TensorOf(node, "value"),
+                      .bias = form->bias.empty() ? kNoValue : TensorOf(node, form->bias)};
+  if (attention.query == kNoValue || attention.key == kNoValue || attention.value == kNoValue)
+    return std::nullopt;
+  if (const Argument* scale = node.Find("scale"); scale != nullptr) {
+    attention.default_scale = false;
+    attention.scale = NumberOf(graph, scale);
+  }
+  if (const Argument* dropout = node.Find("dropout_p"); dropout != nullptr)
+    attention.dropout = NumberOf(graph, dropout);
+  attention.causal = FlagOf(node, "is_causal");
+  attention.keeps_sums = FlagOf(node, "compute_log_sumexp");
+  return attention;
+}
+
+bool IsOfHeads(const Graph& graph, const Attention& attention, v1::DType dtype) {
+  const TensorType& query = graph.type(attention.query);
+  for (const ValueId value : {attention.query, attention.key, attention.value}) {
+    const TensorType& type = graph.type(value);
+    if (type.rank() != 4 || type.dtype != dtype) return false;
+    if (type.sizes[0] != query.sizes[0] || type.sizes[1] != query.sizes[1]) return false;
+  }
+  if (attention.bias == kNoValue) return true;
+  const TensorType& bias = graph.type(attention.bias);
+  return bias.rank() == 4 && bias.dtype == dtype;
+}
+
+bool IsPlain(const Attention& attention) {
+  return !attention.form->gradients && !attention.keeps_sums && !attention.causal && attention.dropout == 0;
+}
+
+}  // namespace kiln

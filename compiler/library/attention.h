@@ -1,0 +1,45 @@
+// Attention, softmax(scale query keyᵀ + bias) value, or the gradients of it, in one description, whichever of
+// ATen's operators it is.
+//
+// The operators, one for each kernel of torch's, are one table (AttentionForms): AttentionOf reads a node by
+// it, and lowering calls them. Pure functions. Errors: none. A node that lacks an operand has no
+// description: it stays the call that it is.
+#pragma once
+
+#include <optional>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "compiler/graph/graph.h"
+
+namespace kiln {
+
+struct AttentionForm {
+  Op target;
+  absl::string_view bias;  // name of the argument; empty where the operator takes none
+  bool gradients = false;
+};
+absl::Span<const AttentionForm> AttentionForms();
+// nullptr for an operator that is no attention.
+const AttentionForm* AttentionFormOf(const OperatorName& target);
+
+struct Attention {
+  const AttentionForm* form = nullptr;
+  ValueId query = kNoValue, key = kNoValue, value = kNoValue;
+  ValueId bias = kNoValue;            // added to the scores; kNoValue: nothing is
+  bool default_scale = true;          // one over the root of the query's depth
+  std::optional<double> scale;        // where it is not the default; no value: not known
+  std::optional<double> dropout = 0;  // a probability; no value: not known
+  bool causal = false;
+  bool keeps_sums = false;  // asks for the logarithms of the sums, which gradients read
+};
+
+std::optional<Attention> AttentionOf(const Graph& graph, const GraphNode& node);
+
+// All operands have four dimensions (images, heads, rows, depth) and this dtype, and agree in the first two.
+bool IsOfHeads(const Graph& graph, const Attention& attention, v1::DType dtype);
+// Nothing but the result is asked for, and nothing is random or masked but by the bias: what gemms and a
+// softmax compute as well.
+bool IsPlain(const Attention& attention);
+
+}  // namespace kiln
