@@ -19,7 +19,7 @@ compiler/graph: compiler/support
 compiler/ir: compiler/graph compiler/support
 compiler/target: compiler/ir
 compiler/frontend: compiler/graph compiler/support
-compiler/library: compiler/graph
+compiler/library: compiler/graph compiler/target
 compiler/passes: compiler/graph compiler/ir compiler/library compiler/support compiler/target
 compiler/lower: compiler/graph compiler/ir compiler/library compiler/passes compiler/support compiler/target
 compiler/schedule: compiler/graph compiler/ir compiler/lower compiler/support compiler/target

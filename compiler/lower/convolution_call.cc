@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "compiler/graph/channels_last.h"
-#include "compiler/library/convolution.h"
+#include "compiler/library/choice.h"
 #include "compiler/lower/window.h"
 #include "compiler/support/status_macros.h"
 
@@ -183,7 +183,7 @@ absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node) {
   if (!convolution || !context.IsDefined(convolution->input) || !context.IsDefined(convolution->weight))
     return absl::InvalidArgumentError("a convolution without an image or weights");
   if (type.device != v1::CUDA) return CallLibraryOnCpu(context, node, *convolution, type);
-  if (IsWindowPerChannel(context.graph(), *convolution))
+  if (Can(Implementation::kKernel, context.graph(), *convolution))
     return LowerWindowPerChannel(context, node, *convolution);
   if (!context.IsDefined(convolution->bias)) return CallLibrary(context, node, *convolution, type);
   if (context.value(convolution->bias).rank() != 1)

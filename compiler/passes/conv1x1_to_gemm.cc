@@ -5,23 +5,13 @@
 #include <vector>
 
 #include "compiler/graph/channels_last.h"
-#include "compiler/library/convolution.h"
+#include "compiler/library/choice.h"
 #include "compiler/passes/graph_builder.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/support/status_macros.h"
-#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
-
-cost::Conv1x1 SizesOf(const Graph& graph, const TensorType& weight, const TensorType& result) {
-  const ExprPool& exprs = graph.exprs;
-  return {.from = exprs.AsConst(weight.sizes[1]),
-          .to = exprs.AsConst(weight.sizes[0]),
-          .images = exprs.AsConst(result.sizes[0]),
-          .rows = exprs.AsConst(result.sizes[2]),
-          .columns = exprs.AsConst(result.sizes[3])};
-}
 
 // The result of the convolution, `type`, as a view of a product's.
 Value Product(GraphBuilder& b, const Convolution& convolution, const TensorType& type) {
@@ -38,17 +28,11 @@ Value Product(GraphBuilder& b, const Convolution& convolution, const TensorType&
 
 }  // namespace
 
-bool IsConv1x1OnCpu(const Graph& graph, const Convolution& convolution) {
-  return IsConv1x1(graph, convolution) && graph.type(convolution.result).device == v1::CPU &&
-         IsAllOf(graph, convolution, v1::F32);
-}
-
 absl::Status Conv1x1ToGemm(Graph& graph, bool by_onednn, const Machine& machine) {
+  const Libraries libraries = {machine, by_onednn};
   const auto becomes_gemm = [&](const Convolution& convolution) {
-    if (!IsConv1x1OnCpu(graph, convolution)) return false;
-    const TensorType &weight = graph.type(convolution.weight), &result = graph.type(convolution.result);
-    return IsChannelsLast(graph.exprs, result) &&
-           cost::PaysConv1x1AsGemm(machine, SizesOf(graph, weight, result), by_onednn);
+    return Choose(graph, convolution, libraries) == Implementation::kGemm &&
+           IsChannelsLast(graph.exprs, graph.type(convolution.result));
   };
   std::vector<GraphNode> nodes;
   std::vector<std::pair<ValueId, ValueId>> replaced;

@@ -7,14 +7,10 @@
 
 #include "absl/status/status.h"
 #include "compiler/graph/graph.h"
-#include "compiler/library/convolution.h"
 #include "compiler/target/machine.h"
 
 namespace kiln {
 
 absl::Status Conv1x1ToGemm(Graph& graph, bool by_onednn, const Machine& machine);
-
-// Of images in F32 on a CPU, each point by itself.
-bool IsConv1x1OnCpu(const Graph& graph, const Convolution& convolution);
 
 }  // namespace kiln

@@ -4,31 +4,11 @@
 #include <utility>
 #include <vector>
 
-#include "compiler/library/attention.h"
-#include "compiler/library/gemm.h"
+#include "compiler/library/choice.h"
 #include "compiler/passes/decomposition.h"
-#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
-
-struct Sizes {
-  int64_t images, heads, queries, keys;
-};
-
-bool SizesOf(DecomposeContext& m, const Value& query, const Value& key, Sizes* sizes) {
-  const auto images = m.exprs().AsConst(query.size(0)), heads = m.exprs().AsConst(query.size(1)),
-             queries = m.exprs().AsConst(query.size(2)), keys = m.exprs().AsConst(key.size(2));
-  if (!images || !heads || !queries || !keys) return false;
-  *sizes = {*images, *heads, *queries, *keys};
-  return true;
-}
-
-bool PaysSplit(const Machine& machine, const Sizes& s) {
-  // More dimensions than one before the matrices would have to be laid anew to be one.
-  return (s.images == 1 || s.heads == 1) &&
-         cost::PaysSplitAttention(machine, s.images * s.heads, s.queries, s.keys);
-}
 
 // softmax(query key^T scale + bias) value, where no gradient is wanted.
 bool EfficientAttention(DecomposeContext& m) {
@@ -40,23 +20,20 @@ bool EfficientAttention(DecomposeContext& m) {
   }
   const Value query = b.Use(attention->query), key = b.Use(attention->key), value = b.Use(attention->value);
   const Value bias = attention->bias == kNoValue ? Value() : b.Use(attention->bias);
-  if (!query.ok() || !key.ok() || !value.ok() || query.type().device != v1::CUDA || m.result_count() != 4)
-    return false;
-  if (!IsOfHeads(b.graph(), *attention, v1::F32) || !IsPlain(*attention)) return false;
-  Sizes sizes;
-  if (!SizesOf(m, query, key, &sizes) || !PaysSplit(m.machine(), sizes)) return false;
-  const auto depth = m.exprs().AsConst(query.size(3));
-  if (!depth || *depth <= 0) return false;
+  if (!query.ok() || !key.ok() || !value.ok() || m.result_count() != 4) return false;
+  if (Choose(b.graph(), *attention, {m.machine()}) != Implementation::kGemm) return false;
   if (!attention->default_scale && !attention->scale) {
     b.Fail("argument 'scale' is not a number");
     return false;
   }
 
-  const std::vector<int64_t> one = {sizes.images == 1 ? 0 : 1};
+  const int64_t depth = *m.exprs().AsConst(query.size(3));
+  const bool one_image = m.exprs().AsConst(query.size(0)) == 1;
+  const std::vector<int64_t> one = {one_image ? 0 : 1};
   const int64_t many = 1 - one[0];
   const auto matrices = [&](const Value& x) { return Squeeze(x, one); };
   Value scores = BatchedProduct(matrices(query), Transpose(matrices(key), 1, 2)) *
-                 attention->scale.value_or(1 / std::sqrt(static_cast<double>(*depth)));
+                 attention->scale.value_or(1 / std::sqrt(static_cast<double>(depth)));
   if (bias.ok()) scores = scores + matrices(ExpandAs(bias, Unsqueeze(scores, one[0])));
   if (!scores.ok()) return false;
   // Rows that a bias hides altogether give 0, as the library's do.

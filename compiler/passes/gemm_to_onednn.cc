@@ -4,12 +4,11 @@
 #include <utility>
 #include <vector>
 
-#include "compiler/library/gemm.h"
+#include "compiler/library/choice.h"
 #include "compiler/passes/dead_code.h"
 #include "compiler/passes/graph_builder.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/support/status_macros.h"
-#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
@@ -17,14 +16,14 @@ namespace {
 class OnednnGemms {
  public:
   OnednnGemms(Graph& graph, const Machine& machine)
-      : graph_(graph), machine_(machine), producers_(Producers(graph)) {}
+      : graph_(graph), libraries_{machine, /*onednn=*/true}, producers_(Producers(graph)) {}
 
   absl::Status Run() {
     const std::vector<GraphNode> before = graph_.nodes;
     std::vector<GraphNode> nodes;
     for (GraphNode node : before) {
       const std::optional<Gemm> gemm = GemmOf(graph_, node);
-      if (!gemm || !Fits(*gemm)) {
+      if (!gemm || Choose(graph_, *gemm, libraries_) != Implementation::kOnednn) {
         nodes.push_back(std::move(node));
         continue;
       }
@@ -40,22 +39,6 @@ class OnednnGemms {
   }
 
  private:
-  bool IsOne(ExprId expr) const { return graph_.exprs.AsConst(expr) == 1; }
-
-  bool Fits(const Gemm& gemm) const {
-    if (!gemm.is_plain()) return false;
-    const TensorType &left = graph_.type(gemm.a), &right = graph_.type(gemm.b), &result = graph_.type(gemm.d);
-    for (const TensorType* type : {&left, &right, &result}) {
-      if (type->device != v1::CPU || type->dtype != v1::F32) return false;
-    }
-    const bool rows_in_order = left.strides[0] == left.sizes[1] && IsOne(left.strides[1]) &&
-                               result.strides[0] == result.sizes[1] && IsOne(result.strides[1]);
-    if (!rows_in_order || (!IsOne(right.strides[0]) && !IsOne(right.strides[1]))) return false;
-    if (gemm.c != kNoValue && (!AddsBias(graph_, gemm) || gemm.alpha != 1)) return false;
-    const std::optional<double> multiplications = Multiplications(graph_, gemm);
-    return multiplications && cost::PaysOnednnGemm(machine_, *multiplications);
-  }
-
   // The matrix with a row for each column of `matrix`, as oneDNN wants it: most are turned in the graph.
   ValueId Turned(GraphBuilder& b, ValueId matrix, const std::vector<GraphNode>& before) const {
     const int32_t producer = producers_[matrix];
@@ -68,7 +51,7 @@ class OnednnGemms {
   }
 
   Graph& graph_;
-  const Machine& machine_;
+  const Libraries libraries_;
   const std::vector<int32_t> producers_;
 };
 

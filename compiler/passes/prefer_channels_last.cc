@@ -9,37 +9,13 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "compiler/graph/channels_last.h"
-#include "compiler/library/convolution.h"
-#include "compiler/passes/conv1x1_to_gemm.h"
+#include "compiler/library/choice.h"
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/types.h"
-#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
-
-bool ConvolvesChannelsLastOnGpu(const Graph& graph, const Convolution& convolution) {
-  const v1::DType dtype = graph.type(convolution.result).dtype;
-  if (dtype != v1::F16 && dtype != v1::BF16 && dtype != v1::F32)
-    return false;  // cuDNN has no F64 channels-last
-  if (IsDepthwise(graph, convolution)) return !IsWindowPerChannel(graph, convolution);
-  return convolution.is_ungrouped();
-}
-
-std::optional<int64_t> Bytes(const Graph& graph, const TensorType& type) {
-  int64_t bytes = 4;
-  for (ExprId size : type.sizes) {
-    const auto value = graph.exprs.AsConst(size);
-    if (!value || *value < 0 || __builtin_mul_overflow(bytes, *value, &bytes)) return std::nullopt;
-  }
-  return bytes;
-}
-
-// Of row-major images oneDNN makes blocked copies, most of which are new pages at each call.
-bool CanTrainChannelsLastOnCpu(const Graph& graph, const Convolution& convolution) {
-  return convolution.is_ungrouped() || IsDepthwise(graph, convolution);
-}
 
 // A step of training on a CPU is channels-last where all its convolutions, of which there are some, can be.
 bool TrainsChannelsLastOnCpu(const Graph& graph) {
@@ -53,25 +29,9 @@ bool TrainsChannelsLastOnCpu(const Graph& graph) {
   return found;
 }
 
-bool ConvolvesChannelsLastOnCpu(const Graph& graph, const Convolution& convolution, bool conv1x1_by_onednn,
-                                const Machine& machine) {
-  const TensorType& result = graph.type(convolution.result);
-  if (result.dtype != v1::F32) return false;
-  if (graph.kind != v1::INFERENCE) return CanTrainChannelsLastOnCpu(graph, convolution);
-  if (IsDepthwise(graph, convolution) || (conv1x1_by_onednn && IsConv1x1OnCpu(graph, convolution)))
-    return true;
-  return convolution.is_ungrouped() &&
-         cost::PaysChannelsLast(machine, Bytes(graph, graph.type(convolution.weight)),
-                                Bytes(graph, graph.type(convolution.input)), Bytes(graph, result));
-}
-
-bool ConvolvesChannelsLast(const Graph& graph, const GraphNode& node, bool conv1x1_by_onednn,
-                           const Machine& machine) {
+bool ConvolvesChannelsLast(const Graph& graph, const GraphNode& node, const Libraries& libraries) {
   const std::optional<Convolution> convolution = ConvolutionOf(graph, node);
-  if (!convolution || convolution->gradients) return false;
-  return graph.type(convolution->result).device == v1::CUDA
-             ? ConvolvesChannelsLastOnGpu(graph, *convolution)
-             : ConvolvesChannelsLastOnCpu(graph, *convolution, conv1x1_by_onednn, machine);
+  return convolution && !convolution->gradients && WantsChannelsLast(graph, *convolution, libraries);
 }
 
 // A part of images that are channels-last does so too, with gaps.
@@ -121,9 +81,8 @@ bool KeepsOrder(const Graph& graph, const GraphNode& node) {
                              "aten.upsample_bilinear2d."}) {
     if (absl::StartsWith(node.target, prefix)) return true;
   }
-  if (graph.type(node.results[0]).device != v1::CUDA) return false;
   const std::optional<Convolution> convolution = ConvolutionOf(graph, node);
-  return convolution && IsWindowPerChannel(graph, *convolution);
+  return convolution && Can(Implementation::kKernel, graph, *convolution);
 }
 
 // By value: copies that a convolution's gradient on a CPU reads. They were made for their layout
@@ -183,8 +142,7 @@ class Layouter {
  public:
   Layouter(Graph& graph, bool conv1x1_by_onednn, const Machine& machine)
       : graph_(graph),
-        conv1x1_by_onednn_(conv1x1_by_onednn),
-        machine_(machine),
+        libraries_{machine, conv1x1_by_onednn},
         channels_last_on_cpu_(graph.kind == v1::INFERENCE || TrainsChannelsLastOnCpu(graph)),
         known_(KnownLayouts(graph, channels_last_on_cpu_)) {
     const std::vector<bool> laid = LaidForGradients(graph);
@@ -232,8 +190,7 @@ class Layouter {
     for (ValueId result : node.results) {
       if (!MayLay(result)) continue;
       if (!wanted) {
-        wanted = (ConvolvesChannelsLast(graph_, node, conv1x1_by_onednn_, machine_) &&
-                  MayConvolveChannelsLast(result)) ||
+        wanted = (ConvolvesChannelsLast(graph_, node, libraries_) && MayConvolveChannelsLast(result)) ||
                  (KeepsOrder(graph_, node) && ReadsChannelsLast(graph_, node));
       }
       if (*wanted) Lay(result);
@@ -272,8 +229,7 @@ class Layouter {
   }
 
   Graph& graph_;
-  const bool conv1x1_by_onednn_;
-  const Machine& machine_;
+  const Libraries libraries_;
   const bool channels_last_on_cpu_;
   std::vector<bool> known_;
   bool changed_ = false;

@@ -9,6 +9,7 @@
 
 #include "compiler/graph/arguments.h"
 #include "compiler/library/attention.h"
+#include "compiler/library/choice.h"
 #include "compiler/library/convolution.h"
 #include "compiler/library/gemm.h"
 #include "tests/unit/graph_maker.h"
@@ -435,6 +436,101 @@ TEST(AttentionOf, SeesOperandsThatDoNotGoTogether) {
     const std::optional<Attention> read = m.Read();
     ASSERT_TRUE(read.has_value());
     EXPECT_EQ(IsOfHeads(m.graph, *read, v1::F32), operand == 0) << operand;
+  }
+}
+
+// ---- who computes it; the first case of each is chosen, every other lacks one thing
+
+void MoveTo(Maker& m, v1::DeviceType device) {
+  for (TensorType& type : m.graph.values) type.device = device;
+}
+
+TEST(Choose, AnotherLibraryForAGemm) {
+  struct Case {
+    const char* what;
+    int64_t rows = 64;
+    bool onednn = true, scaled = false, turned = false;
+    v1::DType dtype = v1::F32;
+    v1::DeviceType device = v1::CPU;
+  };
+  for (const Case& c :
+       {Case{"all"}, Case{"work", 2}, Case{"oneDNN", 64, false}, Case{"alpha", 64, true, true},
+        Case{"rows in order", 64, true, false, true}, Case{"F32", 64, true, false, false, v1::BF16},
+        Case{"a CPU", 64, true, false, false, v1::F32, v1::CUDA}}) {
+    Maker m;
+    const ValueId a = m.Input({c.rows, 512}, c.dtype), b = m.Input({512, 512}, c.dtype),
+                  bias = m.Input({512}, c.dtype);
+    if (c.turned) m.graph.values[a].strides = {m.graph.exprs.Const(1), m.graph.exprs.Const(c.rows)};
+    GraphBuilder::Args args = GemmArguments(Op::kAddmm, {.a = a, .b = b, .c = bias});
+    if (c.scaled) args.emplace_back("alpha", FloatArg{2});
+    m.Node("aten.addmm.default", args, m.Type({c.rows, 512}, c.dtype));
+    MoveTo(m, c.device);
+    const Machine machine;
+    const Implementation chosen = Choose(m.graph, *GemmOf(m.graph, m.graph.nodes[0]), {machine, c.onednn});
+    EXPECT_EQ(chosen, std::string(c.what) == "all" ? Implementation::kOnednn : Implementation::kLibrary)
+        << c.what;
+  }
+}
+
+TEST(Choose, AKernelOrAGemmForAConvolution) {
+  struct Case {
+    Implementation chosen;
+    v1::DeviceType device = v1::CPU;
+    int64_t groups = 1, kernel = 1, stride = 1, channels = 16;
+    v1::DType dtype = v1::F32;
+  };
+  constexpr Implementation kGemm = Implementation::kGemm, kKernel = Implementation::kKernel,
+                           kLibrary = Implementation::kLibrary;
+  for (const Case& c :
+       {Case{kGemm}, Case{kLibrary, v1::CUDA}, Case{kLibrary, v1::CPU, 1, 3},
+        Case{kLibrary, v1::CPU, 1, 1, 2}, Case{kLibrary, v1::CPU, 1, 1, 1, 1024},
+        Case{kLibrary, v1::CPU, 1, 1, 1, 16, v1::F64}, Case{kKernel, v1::CUDA, 16, 3},
+        Case{kLibrary, v1::CPU, 16, 3}, Case{kLibrary, v1::CUDA, 16, 7}, Case{kLibrary, v1::CUDA, 4, 3}}) {
+    Maker m;
+    const int64_t size = (8 - 1) / c.stride + 1;
+    const ValueId x = m.Input({2, c.channels, 8, 8}, c.dtype),
+                  w = m.Input({c.channels, c.channels / c.groups, c.kernel, c.kernel}, c.dtype);
+    m.Node("aten.convolution.default",
+           {{"input", T(x)},
+            {"weight", T(w)},
+            {"stride", m.Ints({c.stride, c.stride})},
+            {"padding", m.Ints({c.kernel / 2, c.kernel / 2})},
+            {"dilation", m.Ints({1, 1})},
+            {"transposed", BoolArg{false}},
+            {"groups", m.Int(c.groups)}},
+           m.Type({2, c.channels, size, size}, c.dtype));
+    MoveTo(m, c.device);
+    const Machine machine;
+    const Convolution convolution = *ConvolutionOf(m.graph, m.graph.nodes[0]);
+    EXPECT_EQ(Choose(m.graph, convolution, {machine}), c.chosen) << m.graph.ToString();
+    if (c.chosen != kLibrary) EXPECT_TRUE(Can(c.chosen, m.graph, convolution));
+  }
+}
+
+TEST(Choose, GemmsForAttention) {
+  struct Case {
+    const char* what;
+    int64_t images = 1, heads = 8, keys = 256;
+    bool causal = false;
+    v1::DType dtype = v1::F32;
+    v1::DeviceType device = v1::CUDA;
+  };
+  for (const Case& c :
+       {Case{"all"}, Case{"all", 8, 1}, Case{"one image or head", 8, 8}, Case{"keys", 1, 8, 64},
+        Case{"no mask", 1, 8, 256, true}, Case{"F32", 1, 8, 256, false, v1::BF16},
+        Case{"a GPU", 1, 8, 256, false, v1::F32, v1::CPU}}) {
+    Maker m;
+    const ValueId query = m.Input({c.images, c.heads, 64, 32}, c.dtype),
+                  key = m.Input({c.images, c.heads, c.keys, 32}, c.dtype),
+                  value = m.Input({c.images, c.heads, c.keys, 32}, c.dtype);
+    m.Node("aten._scaled_dot_product_efficient_attention.default",
+           {{"query", T(query)}, {"key", T(key)}, {"value", T(value)}, {"is_causal", BoolArg{c.causal}}},
+           m.graph.type(query));
+    MoveTo(m, c.device);
+    const Machine machine;
+    const Implementation chosen = Choose(m.graph, *AttentionOf(m.graph, m.graph.nodes[0]), {machine});
+    EXPECT_EQ(chosen, std::string(c.what) == "all" ? Implementation::kGemm : Implementation::kLibrary)
+        << c.what;
   }
 }
 

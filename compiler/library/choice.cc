@@ -1,0 +1,168 @@
+#include "compiler/library/choice.h"
+
+#include <optional>
+
+#include "absl/types/span.h"
+#include "compiler/target/cost_model.h"
+
+namespace kiln {
+namespace {
+
+template <typename Described>
+struct Row {
+  Implementation by;
+  bool (*can)(const Graph& graph, const Described& described);
+  bool (*pays)(const Graph& graph, const Described& described, const Libraries& libraries);
+};
+
+template <typename Described>
+Implementation First(absl::Span<const Row<Described>> rows, const Graph& graph, const Described& described,
+                     const Libraries& libraries) {
+  for (const Row<Described>& row : rows) {
+    if (row.can(graph, described) && row.pays(graph, described, libraries)) return row.by;
+  }
+  return Implementation::kLibrary;
+}
+
+// ---- gemms
+
+bool IsOne(const Graph& graph, ExprId expr) { return graph.exprs.AsConst(expr) == 1; }
+
+// Of F32 on a CPU, rows one after the other: others would be copied at each call. The library scales nothing.
+bool CanGemmByOnednn(const Graph& graph, const Gemm& gemm) {
+  if (!gemm.is_plain()) return false;
+  const TensorType &a = graph.type(gemm.a), &b = graph.type(gemm.b), &d = graph.type(gemm.d);
+  for (const TensorType* type : {&a, &b, &d}) {
+    if (type->device != v1::CPU || type->dtype != v1::F32) return false;
+  }
+  for (const TensorType* type : {&a, &d}) {
+    if (type->strides[0] != type->sizes[1] || !IsOne(graph, type->strides[1])) return false;
+  }
+  if (!IsOne(graph, b.strides[0]) && !IsOne(graph, b.strides[1])) return false;
+  return gemm.c == kNoValue || (AddsBias(graph, gemm) && gemm.alpha == 1);
+}
+
+bool PaysGemmByOnednn(const Graph& graph, const Gemm& gemm, const Libraries& libraries) {
+  if (!libraries.onednn) return false;
+  const std::optional<double> multiplications = Multiplications(graph, gemm);
+  return multiplications && cost::PaysOnednnGemm(libraries.machine, *multiplications);
+}
+
+constexpr Row<Gemm> kGemms[] = {{Implementation::kOnednn, CanGemmByOnednn, PaysGemmByOnednn}};
+
+// ---- convolutions
+
+v1::DeviceType DeviceOf(const Graph& graph, const Convolution& convolution) {
+  return graph.type(convolution.input).device;
+}
+
+bool CanConvolveByKernel(const Graph& graph, const Convolution& convolution) {
+  return DeviceOf(graph, convolution) == v1::CUDA && IsWindowPerChannel(graph, convolution);
+}
+
+bool PaysAlways(const Graph&, const Convolution&, const Libraries&) { return true; }
+
+// Where images are channels-last, the gemm's left matrix is the image as it lies.
+bool CanConvolveByGemm(const Graph& graph, const Convolution& convolution) {
+  return IsConv1x1(graph, convolution) && graph.type(convolution.result).device == v1::CPU &&
+         IsAllOf(graph, convolution, v1::F32);
+}
+
+bool PaysConvolutionByGemm(const Graph& graph, const Convolution& convolution, const Libraries& libraries) {
+  const TensorType &weight = graph.type(convolution.weight), &result = graph.type(convolution.result);
+  const ExprPool& exprs = graph.exprs;
+  const cost::Conv1x1 sizes = {.from = exprs.AsConst(weight.sizes[1]),
+                               .to = exprs.AsConst(weight.sizes[0]),
+                               .images = exprs.AsConst(result.sizes[0]),
+                               .rows = exprs.AsConst(result.sizes[2]),
+                               .columns = exprs.AsConst(result.sizes[3])};
+  return cost::PaysConv1x1AsGemm(libraries.machine, sizes, libraries.onednn);
+}
+
+constexpr Row<Convolution> kConvolutions[] = {
+    {Implementation::kKernel, CanConvolveByKernel, PaysAlways},
+    {Implementation::kGemm, CanConvolveByGemm, PaysConvolutionByGemm},
+};
+
+// ---- attention
+
+// Of F32 on a GPU. More dimensions than one before the matrices would have to be laid anew to be one.
+bool CanAttendByGemms(const Graph& graph, const Attention& attention) {
+  const TensorType& query = graph.type(attention.query);
+  if (query.device != v1::CUDA || !IsPlain(attention) || !IsOfHeads(graph, attention, v1::F32)) return false;
+  const auto depth = graph.exprs.AsConst(query.sizes[3]);
+  return (IsOne(graph, query.sizes[0]) || IsOne(graph, query.sizes[1])) && depth && *depth > 0;
+}
+
+bool PaysAttentionByGemms(const Graph& graph, const Attention& attention, const Libraries& libraries) {
+  const TensorType &query = graph.type(attention.query), &key = graph.type(attention.key);
+  const auto images = graph.exprs.AsConst(query.sizes[0]), heads = graph.exprs.AsConst(query.sizes[1]),
+             queries = graph.exprs.AsConst(query.sizes[2]), keys = graph.exprs.AsConst(key.sizes[2]);
+  if (!images || !heads || !queries || !keys) return false;
+  return cost::PaysSplitAttention(libraries.machine, *images * *heads, *queries, *keys);
+}
+
+constexpr Row<Attention> kAttentions[] = {{Implementation::kGemm, CanAttendByGemms, PaysAttentionByGemms}};
+
+// ---- layouts
+
+// cuDNN's kernels for tensor cores want it; it has none of F64.
+bool WantsChannelsLastOnGpu(const Graph& graph, const Convolution& convolution) {
+  const v1::DType dtype = graph.type(convolution.result).dtype;
+  if (dtype != v1::F32 && !IsHalf(dtype)) return false;
+  if (IsDepthwise(graph, convolution)) return !Can(Implementation::kKernel, graph, convolution);
+  return convolution.is_ungrouped();
+}
+
+std::optional<int64_t> Bytes(const Graph& graph, ValueId value) {
+  int64_t bytes = 4;
+  for (ExprId size : graph.type(value).sizes) {
+    const auto number = graph.exprs.AsConst(size);
+    if (!number || *number < 0 || __builtin_mul_overflow(bytes, *number, &bytes)) return std::nullopt;
+  }
+  return bytes;
+}
+
+// A gemm of oneDNN's lays no weights anew.
+bool WantsChannelsLastOnCpu(const Graph& graph, const Convolution& convolution, const Libraries& libraries) {
+  if (graph.type(convolution.result).dtype != v1::F32) return false;
+  if (graph.kind != v1::INFERENCE) return CanTrainChannelsLastOnCpu(graph, convolution);
+  if (IsDepthwise(graph, convolution)) return true;
+  if (libraries.onednn && Can(Implementation::kGemm, graph, convolution)) return true;
+  return convolution.is_ungrouped() &&
+         cost::PaysChannelsLast(libraries.machine, Bytes(graph, convolution.weight),
+                                Bytes(graph, convolution.input), Bytes(graph, convolution.result));
+}
+
+}  // namespace
+
+Implementation Choose(const Graph& graph, const Gemm& gemm, const Libraries& libraries) {
+  return First<Gemm>(kGemms, graph, gemm, libraries);
+}
+
+Implementation Choose(const Graph& graph, const Convolution& convolution, const Libraries& libraries) {
+  return First<Convolution>(kConvolutions, graph, convolution, libraries);
+}
+
+Implementation Choose(const Graph& graph, const Attention& attention, const Libraries& libraries) {
+  return First<Attention>(kAttentions, graph, attention, libraries);
+}
+
+bool Can(Implementation by, const Graph& graph, const Convolution& convolution) {
+  for (const Row<Convolution>& row : kConvolutions) {
+    if (row.by == by) return row.can(graph, convolution);
+  }
+  return by == Implementation::kLibrary;
+}
+
+bool CanTrainChannelsLastOnCpu(const Graph& graph, const Convolution& convolution) {
+  return convolution.is_ungrouped() || IsDepthwise(graph, convolution);
+}
+
+bool WantsChannelsLast(const Graph& graph, const Convolution& convolution, const Libraries& libraries) {
+  return graph.type(convolution.result).device == v1::CUDA
+             ? WantsChannelsLastOnGpu(graph, convolution)
+             : WantsChannelsLastOnCpu(graph, convolution, libraries);
+}
+
+}  // namespace kiln

@@ -1,0 +1,45 @@
+// Who computes a gemm, a convolution, attention: the one seam where that is chosen.
+//
+// Each alternative to the library that ATen takes is a row of a table (choice.cc): what it can compute, and
+// whether the cost model says that it pays. The first row that can and pays is taken; where none is, the
+// library is. What the library then does on a GPU, by which plan of cuBLASLt or cuDNN, max-autotune measures.
+// Passes rewrite nodes as is chosen here, and judge nothing themselves.
+//
+// Pure functions of graph and machine: no hint and no measurement. Errors: none; where a size that matters is
+// not known, the library is taken.
+#pragma once
+
+#include "compiler/library/attention.h"
+#include "compiler/library/convolution.h"
+#include "compiler/library/gemm.h"
+#include "compiler/target/machine.h"
+
+namespace kiln {
+
+enum class Implementation {
+  kLibrary,  // the operator as it stands
+  kOnednn,   // a gemm of a CPU, instead of MKL
+  kGemm,     // a convolution of single points as one gemm; attention as two and a softmax
+  kKernel,   // a loop of our own, which fuses with what follows
+};
+
+struct Libraries {
+  const Machine& machine;
+  bool onednn = false;  // gemms of F32 on a CPU may be oneDNN's
+};
+
+Implementation Choose(const Graph& graph, const Gemm& gemm, const Libraries& libraries);
+Implementation Choose(const Graph& graph, const Convolution& convolution, const Libraries& libraries);
+Implementation Choose(const Graph& graph, const Attention& attention, const Libraries& libraries);
+
+// Whether it could compute the convolution, worth it or not.
+bool Can(Implementation by, const Graph& graph, const Convolution& convolution);
+
+// ---- the layout of a convolution's images
+
+// On a CPU in training: as well channels-last as row-major, so that a whole step may be.
+bool CanTrainChannelsLastOnCpu(const Graph& graph, const Convolution& convolution);
+// The result lies best channels-last, if its images may lie so at all. No gradients.
+bool WantsChannelsLast(const Graph& graph, const Convolution& convolution, const Libraries& libraries);
+
+}  // namespace kiln
