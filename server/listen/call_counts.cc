@@ -6,6 +6,7 @@
 #include "grpc/channelz/v1/channelz.pb.h"
 #include "grpc/grpc.h"
 #include "grpc/support/alloc.h"
+#include "server/listen/tcp_peer.h"
 
 namespace kiln {
 namespace {
@@ -59,6 +60,13 @@ std::vector<int64_t> NumbersOfConnections(int64_t server, int64_t first) {
       [](const channelz::GetServerSocketsResponse& page, std::vector<int64_t>* to) {
         for (const channelz::SocketRef& socket : page.socket_ref()) to->push_back(socket.socket_id());
       });
+}
+
+std::string PeerOfConnection(int64_t connection) {
+  const auto found = Parse<channelz::GetSocketResponse>(grpc_channelz_get_socket(connection));
+  if (!found.has_value()) return "";
+  const channelz::Address::TcpIpAddress& remote = found->socket().remote().tcpip_address();
+  return TcpPeerOf(remote.ip_address(), remote.port());
 }
 
 std::optional<int64_t> UnansweredOfServer(int64_t server) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace kiln {
@@ -15,6 +16,9 @@ namespace kiln {
 std::optional<int64_t> NumberOfNewestServer();
 // Those that are open and whose number is `first` at least.
 std::vector<int64_t> NumbersOfConnections(int64_t server, int64_t first);
+// The other side of a connection by TCP, as gRPC names it (tcp_peer.h); empty for another, and for what is
+// gone.
+std::string PeerOfConnection(int64_t connection);
 // Calls that ended without an answer: the client reset them, or its connection broke. Nothing for what is
 // gone.
 std::optional<int64_t> UnansweredOfServer(int64_t server);

@@ -216,10 +216,10 @@ void KilnServer::Take(const Owner& owner, int descriptor) {
     close(descriptor);
     return;
   }
+  if (owner.identity == nullptr) resets_.WatchTls(server->number, descriptor);
   Acceptor::NewConnectionParameters connection;
   connection.fd = descriptor;
   server->acceptor->HandleNewConnection(&connection);
-  // One by TLS has its number at the end of its handshake, whenever that is.
   if (owner.identity != nullptr) resets_.Watch(server->number, descriptor);
 }
 

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/listen/call_counts.h"
+#include "server/listen/tcp_peer.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
@@ -44,7 +45,10 @@ void ResetGuard::Level::Add(int64_t more, MonotonicTime now) {
 std::string ResetGuard::PeerOf(int descriptor) const {
   ucred peer = {};
   socklen_t bytes = sizeof(peer);
-  if (getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.pid == 0) return "";
+  if (getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.pid == 0) {
+    const std::string host = TcpHostOf(descriptor);
+    return host.empty() ? "" : absl::StrCat("host ", host);
+  }
   return peer.uid == own_user_ ? absl::StrCat("process ", peer.pid) : absl::StrCat("user ", peer.uid);
 }
 
@@ -54,17 +58,28 @@ bool ResetGuard::Admits(int descriptor) const {
   return found == peers_.end() || found->second.away_until <= MonotonicNow();
 }
 
+ResetGuard::Server& ResetGuard::ServerOf(int64_t number) {
+  const auto [found, first] = servers_.try_emplace(number);
+  if (first) found->second.looked_at = found->second.level.at = MonotonicNow();
+  return found->second;
+}
+
 void ResetGuard::Watch(int64_t server, int descriptor) {
-  const auto [found, first] = servers_.try_emplace(server);
-  Server& handed = found->second;
-  if (first) handed.looked_at = handed.level.at = MonotonicNow();
+  Server& handed = ServerOf(server);
   const std::vector<int64_t> numbers = NumbersOfConnections(server, handed.next_number);
   if (numbers.empty()) return;
   handed.next_number = *std::max_element(numbers.begin(), numbers.end()) + 1;
   if (numbers.size() > 1) return;  // one of them had been handed over before
   std::string peer = PeerOf(descriptor);
   if (peer.empty()) peer = absl::StrCat("connection ", numbers[0]);
-  handed.connections.push_back({numbers[0], descriptor, InodeOf(descriptor), std::move(peer)});
+  handed.connections.push_back({numbers[0], descriptor, InodeOf(descriptor), std::move(peer), ""});
+}
+
+void ResetGuard::WatchTls(int64_t server, int descriptor) {
+  const std::string peer = PeerOf(descriptor);
+  if (peer.empty()) return;  // gone already
+  ServerOf(server).connections.push_back(
+      {kNoNumber, descriptor, InodeOf(descriptor), peer, TcpPeerOf(descriptor)});
 }
 
 void ResetGuard::Look() {
@@ -73,12 +88,13 @@ void ResetGuard::Look() {
     const int64_t unanswered = UnansweredOfServer(number).value_or(server.unanswered);
     server.level.Add(unanswered - std::exchange(server.unanswered, unanswered), now);
     if (server.level.calls > kUnansweredAtOnce || server.connections.size() > kWatchedMax)
-      LookAt(server, now);
+      LookAt(number, server, now);
   }
 }
 
-void ResetGuard::LookAt(Server& server, MonotonicTime now) {
+void ResetGuard::LookAt(int64_t number, Server& server, MonotonicTime now) {
   server.level.calls = 0;
+  FindNumbers(number, server);
   for (const auto& [name, calls] : TakeUnanswered(server)) {
     const auto [found, first] = peers_.try_emplace(name);
     Peer& peer = found->second;
@@ -96,12 +112,35 @@ void ResetGuard::LookAt(Server& server, MonotonicTime now) {
   });
 }
 
-// Since the last time, and forgets connections that are gone.
+// Of the connections by TLS whose handshakes are over by now.
+void ResetGuard::FindNumbers(int64_t number, Server& server) {
+  absl::flat_hash_map<std::string, Connection*> waiting;  // the newest of an address
+  std::set<int64_t> known;
+  for (Connection& connection : server.connections) {
+    if (connection.number == kNoNumber)
+      waiting[connection.address] = &connection;
+    else
+      known.insert(connection.number);
+  }
+  if (waiting.empty()) return;
+  for (const int64_t connection : NumbersOfConnections(number, 0)) {
+    if (known.contains(connection)) continue;
+    const auto found = waiting.find(PeerOfConnection(connection));
+    if (found != waiting.end()) found->second->number = connection;
+  }
+}
+
+// Since the last time, and forgets connections that are gone. What nobody who is there has left unanswered is
+// of who is gone, or, by TLS, of who has not been found: where that is one peer, it counts.
 ResetGuard::Calls ResetGuard::TakeUnanswered(Server& server) {
   Calls calls;
   int64_t of_gone = server.unanswered - std::exchange(server.unanswered_then, server.unanswered);
   std::set<std::string> gone;
   std::erase_if(server.connections, [&](Connection& connection) {
+    if (connection.number == kNoNumber) {
+      gone.insert(connection.peer);
+      return InodeOf(connection.descriptor) != connection.inode;
+    }
     const std::optional<int64_t> unanswered = UnansweredOfConnection(connection.number);
     if (!unanswered.has_value()) {
       gone.insert(connection.peer);

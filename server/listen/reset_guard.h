@@ -2,15 +2,15 @@
 // the server many times what it costs the client, and gRPC reads whatever has come before it serves others.
 //
 // Counted is who made the calls: another user, with all of its processes; of the daemon's own user, who is
-// not to be locked out by one of its programs, a process; of TCP, which names nobody, a connection. Anybody
-// may give up kUnansweredAtOnce calls at once, and kUnansweredPerSecond on and on: a connection that ends
+// not to be locked out by one of its programs, a process; of TCP, which names nobody, a host. Anybody may
+// give up kUnansweredAtOnce calls at once, and kUnansweredPerSecond on and on: a connection that ends
 // with all its calls, a job that is interrupted, deadlines that pass. Connections come and go: what gone ones
 // left unanswered counts where all that went between two looks are the same peer's.
 //
 // gRPC counts by connection (call_counts.h), and a connection's number is found when its descriptor has just
-// been handed over: it is the one that its server did not have before. Connections are looked at only where
-// their server's count says that somebody may have exceeded the limit. Connections by TLS, which gRPC numbers
-// when their handshake is over, are not watched.
+// been handed over: it is the one that its server did not have before. One by TLS has its number when its
+// handshake is over, and is found by its address. Connections are looked at only where their server's count
+// says that somebody may have exceeded the limit.
 //
 // Threads: one at a time. Limits: an entry a connection, and one for who has just exceeded the limit.
 #pragma once
@@ -38,15 +38,19 @@ class ResetGuard {
   bool Admits(int descriptor) const;
   // After it was handed to the server of that number: the connection that is new there is this one.
   void Watch(int64_t server, int descriptor);
+  // Before one by TLS is handed to its server, which has no others.
+  void WatchTls(int64_t server, int descriptor);
   // Several times a second.
   void Look();
 
  private:
+  static constexpr int64_t kNoNumber = -1;
   struct Connection {
-    int64_t number;
+    int64_t number;  // kNoNumber: not yet known
     int descriptor;
     ino_t inode;  // a descriptor is this connection as long as it has it
     std::string peer;
+    std::string address;  // by TLS: the other side, as gRPC names it
     int64_t unanswered = 0;
   };
   // Of calls that were not answered; leaks at kUnansweredPerSecond.
@@ -69,9 +73,11 @@ class ResetGuard {
   };
   using Calls = absl::flat_hash_map<std::string, int64_t>;  // by peer
 
-  // "user 1001", "process 4711"; "" where the kernel does not say.
+  // "user 1001", "process 4711", "host 10.0.0.7"; "" where the kernel does not say.
   std::string PeerOf(int descriptor) const;
-  void LookAt(Server& server, MonotonicTime now);
+  Server& ServerOf(int64_t number);
+  void LookAt(int64_t number, Server& server, MonotonicTime now);
+  static void FindNumbers(int64_t number, Server& server);
   Calls TakeUnanswered(Server& server);
   static void CloseAll(const std::string& name, const Server& server);
 
