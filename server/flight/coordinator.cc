@@ -179,6 +179,17 @@ void Coordinator::Attach(CallId id, const std::string& ns, const std::string& jo
   });
 }
 
+// What it was packed in is gone with the function, before the table is told.
+void Coordinator::Unpack(CallId id, std::function<absl::StatusOr<GraphPtr>()> unpack) {
+  strand_->Post([this, id, unpack = std::move(unpack)]() mutable {
+    if (!table_.Unpacks(id)) return;
+    disk_->Post([this, id, unpack = std::move(unpack)]() mutable {
+      absl::StatusOr<GraphPtr> graph = std::exchange(unpack, nullptr)();
+      Uploaded(id, std::move(graph));
+    });
+  });
+}
+
 void Coordinator::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
   strand_->Post([this, id, graph = std::move(graph)]() mutable {
     if (graph.ok()) stats_->graphs_uploaded++;

@@ -1,7 +1,7 @@
 // The coordinator of a running daemon: a FlightTable on a strand, what does its tasks (the pool's workers, a
 // thread a GPU), the threads that take in what these bring and that read and write the store, and what is
-// known of keys. `lookups` answers what starts nothing; Compile, Attach, Uploaded and Cancel are inputs of
-// the table (flight_table.h), posted to the strand.
+// known of keys. `lookups` answers what starts nothing; Compile, Attach, Unpack, Uploaded and Cancel are
+// inputs of the table (flight_table.h), posted to the strand.
 //
 // Where there is a shared tier, a flight whose key the store lacks is looked up there, by threads that do
 // nothing else, as tier_flights decides; where there is an upstream, by upstream_flights.
@@ -74,7 +74,9 @@ class Coordinator final : public Workers, public FlightStore {
   uint64_t SubmitMeasuring(const Caller& caller, std::function<void(bool runs)> measure);
   // Where it still waits, its `done` says CANCELLED. Of one at work its `abandoned` decides.
   void Withdraw(uint64_t number);
-  // For what blocks: unpacking and hashing an upload, reading objects.
+  // On a thread of the disk's, where anybody wants the upload; else it is dropped.
+  void Unpack(CallId id, std::function<absl::StatusOr<GraphPtr>()> unpack);
+  // For what blocks: reading objects.
   void Work(std::function<void()> work) { disk_->Post(std::move(work)); }
 
   // As StoredKeys'; they block.

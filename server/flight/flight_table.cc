@@ -304,7 +304,22 @@ void FlightTable::SetDue(Flight& flight, std::optional<MonotonicTime> due) {
   if (due.has_value()) timers_.insert({*due, {Timer::kFlight, flight.id}});
 }
 
+bool FlightTable::Unpacks(CallId id) {
+  const auto found = calls_.find(id);
+  if (found == calls_.end() || !found->second.asked) return false;
+  const Flight& flight = *Find(found->second.flight);
+  if (flight.state != State::kUploading) return false;
+  unpacking_[id] = {flight.request->caller.tenant, found->second.call.upload_bytes};
+  return true;
+}
+
 void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
+  EndUnpacking(id);
+  TakeUpload(id, std::move(graph));
+  StartTasks();
+}
+
+void FlightTable::TakeUpload(CallId id, absl::StatusOr<GraphPtr> graph) {
   const auto found = calls_.find(id);
   if (found == calls_.end()) return;
   Flight& flight = *Find(found->second.flight);
@@ -312,14 +327,13 @@ void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
   if (!graph.ok()) {
     EndCall(id, graph.status());
     Leave(flight);
-    StartTasks();
     return;
   }
   SetDue(flight, std::nullopt);
   ChargeAsked(flight, 0);
+  for (const CallId waiter : flight.waiters) ChargeUnpacking(waiter);
   if (absl::Status charged = ChargeGraph(flight, (*graph)->size()); !charged.ok()) {
     EndAll(flight, charged);
-    StartTasks();
     return;
   }
   flight.request->graph = *std::move(graph);
@@ -330,7 +344,6 @@ void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
     // It joined after the look; the store may have what fits it.
     EndFlight(flight, std::vector<CallId>(flight.waiters.begin(), flight.waiters.end()));
   }
-  StartTasks();
 }
 
 // ---- Places and work -------------------------------------------------------------------------
@@ -395,6 +408,20 @@ void FlightTable::ChargeAsked(Flight& flight, uint64_t asked_bytes) {
   graphs_bytes_ = graphs_bytes_ - before + beside;
   uint64_t& of_tenant = placed_.at(flight.request->caller.tenant).bytes;
   of_tenant = of_tenant - before + beside;
+}
+
+// Its flight has stopped to, and it is there until it is unpacked.
+void FlightTable::ChargeUnpacking(CallId id) {
+  const auto found = unpacking_.find(id);
+  if (found == unpacking_.end() || std::exchange(found->second.charged, true)) return;
+  graphs_bytes_ += found->second.bytes;
+  placed_[found->second.tenant].bytes += found->second.bytes;
+}
+
+void FlightTable::EndUnpacking(CallId id) {
+  const auto over = unpacking_.extract(id);
+  if (over.empty() || !over.mapped().charged) return;
+  TakeFrom(over.mapped().tenant, over.mapped().bytes);
 }
 
 bool FlightTable::HasRoomToAsk(const Flight& flight, const FlightCall& call) const {
@@ -535,11 +562,15 @@ void FlightTable::GivePlaceBack(Flight& flight) {
   const uint64_t bytes =
       flight.request->bytes + std::exchange(flight.held_bytes, 0) + std::exchange(flight.upload_bytes, 0);
   flight.asked_bytes = 0;
+  placed_.at(flight.request->caller.tenant).flights.erase(flight.id);
+  TakeFrom(flight.request->caller.tenant, bytes);
+}
+
+void FlightTable::TakeFrom(const std::string& tenant, uint64_t bytes) {
   graphs_bytes_ -= bytes;
-  const auto placed = placed_.find(flight.request->caller.tenant);
-  placed->second.flights.erase(flight.id);
+  const auto placed = placed_.find(tenant);
   placed->second.bytes -= bytes;
-  if (placed->second.flights.empty()) placed_.erase(placed);
+  if (placed->second.flights.empty() && placed->second.bytes == 0) placed_.erase(placed);
 }
 
 void FlightTable::Enqueue(Flight& flight, CallId leader) {
@@ -802,8 +833,10 @@ FlightTable::Flight* FlightTable::Unsubscribe(CallId id) {
   const Waiting& waiting = found->second;
   timers_.erase({waiting.until, {Timer::kCall, id}});
   callers_.Take(flight->request->caller.tenant, waiting.call.bytes);
-  if (waiting.asked && flight->asked_bytes > 0)
+  if (waiting.asked && flight->asked_bytes > 0) {
     ChargeAsked(*flight, flight->asked_bytes - waiting.call.upload_bytes);
+    ChargeUnpacking(id);
+  }
   flight->waiters.erase(id);
   if (flight->leader == id) flight->leader = 0;
   calls_.erase(found);

@@ -24,12 +24,12 @@
 // broke: he comes again, and attaches himself to it.
 //
 // Places: at most workers + queue_max flights, of those that wait for an upload, are compiled or stored, with
-// graphs, headers and uploads on their way of at most graphs_bytes_max. What workers have made of a graph
-// counts as well: while that comes to more, what has begun is finished before anything else begins. One more
-// is refused with RESOURCE_EXHAUSTED before it uploads, and told when to come again (`PushbackOf`), behind
-// those of its tenant who were told before; where another tenant holds more than its own, of places or of
-// bytes, that one's latest flights that hold nothing else are refused in its stead. Likewise refused is,
-// before it uploads, again when it is its turn, and while it is queued for that:
+// graphs, headers and uploads on their way, to the end of their unpacking, of at most graphs_bytes_max. What
+// workers have made of a graph counts as well: while that comes to more, what has begun is finished before
+// anything else begins. One more is refused with RESOURCE_EXHAUSTED before it uploads, and told when to come
+// again (`PushbackOf`), behind those of its tenant who were told before; where another tenant holds more than
+// its own, of places or of bytes, that one's latest flights that hold nothing else are refused in its stead.
+// Likewise refused is, before it uploads, again when it is its turn, and while it is queued for that:
 // - whose tenant has used its quota of the hour (hourly_quotas.h): what has begun goes on;
 // - who would not have its program before its deadline, while there is other work to be done: by the time
 //   that its tenant's compiles of its class took lately and the tenant's share of the workers, an estimate
@@ -203,6 +203,9 @@ class FlightTable {
   void Compile(CallId id, FlightRequest request, FlightCall call);
   // NOT_FOUND when no such job runs in the namespace, or it is another slot's. It has no graph to upload.
   void Attach(CallId id, const std::string& ns, const std::string& job_id, FlightCall call);
+  // All of it is here. False: nobody wants it. Else it is unpacked, whoever leaves meanwhile, and is charged
+  // until `Uploaded`.
+  bool Unpacks(CallId id);
   void Uploaded(CallId id, absl::StatusOr<GraphPtr> graph);
   // The caller left, or its connection broke, and it may come again: it is told nothing more.
   enum class Gone { kLeft, kLost };
@@ -247,7 +250,8 @@ class FlightTable {
   size_t begun() const { return begun_; }    // and the others that have been queued
   const TaskQueue& tasks() const { return tasks_; }
   size_t places() const { return places_; }
-  uint64_t graphs_bytes() const { return graphs_bytes_; }  // of those that hold places, and what they hold
+  // Of those that hold places, what they hold, and uploads that are unpacked.
+  uint64_t graphs_bytes() const { return graphs_bytes_; }
   uint64_t callers_bytes() const { return callers_.total(); }  // of calls, and of flights without a place
   State StateOfFlight(FlightId id) const;
   FlightId FlightOfCall(CallId id) const;  // 0: none
@@ -258,6 +262,11 @@ class FlightTable {
   struct Placed {  // of one tenant
     absl::btree_set<FlightId> flights;
     uint64_t bytes = 0;
+  };
+  struct Unpacking {
+    std::string tenant;
+    uint64_t bytes = 0;
+    bool charged = false;  // by itself: its flight does not any more
   };
   struct Doing {
     FlightId flight = 0;  // 0: a chore
@@ -323,6 +332,8 @@ class FlightTable {
   bool Displace(const std::string& tenant, uint64_t bytes, Short what);
   absl::Status CheckCallers(const std::string& tenant, uint64_t bytes) const;
   void ChargeAsked(Flight& flight, uint64_t asked_bytes);
+  void ChargeUnpacking(CallId id);
+  void EndUnpacking(CallId id);
   bool HasRoomToAsk(const Flight& flight, const FlightCall& call) const;
   absl::Status QueueIsFull(const Flight& flight);
   double SecondsBehindExpected(const Flight& flight);
@@ -337,6 +348,7 @@ class FlightTable {
   double SecondsOf(const Flight& flight) const;
   MonotonicTime LatestDeadline(const Flight& flight) const;
   void GivePlaceBack(Flight& flight);
+  void TakeFrom(const std::string& tenant, uint64_t bytes);
   bool AwaitReturn(CallId id);
   void TakePlaceOfLost(const Flight& flight);
   void Announce(Flight& flight, CallId id);
@@ -344,6 +356,7 @@ class FlightTable {
   void BeginCompile(Flight& flight);
   void AwaitUpload(Flight& flight);
   absl::Status AskForUpload(Flight& flight);
+  void TakeUpload(CallId id, absl::StatusOr<GraphPtr> graph);
   void SetDue(Flight& flight, std::optional<MonotonicTime> due);
   void WatchTime(Flight& flight);
   void Enqueue(Flight& flight, CallId leader);
@@ -386,6 +399,7 @@ class FlightTable {
   size_t places_ = 0;
   uint64_t graphs_bytes_ = 0;
   absl::btree_map<std::string, Placed> placed_;  // by tenant
+  absl::flat_hash_map<CallId, Unpacking> unpacking_;
   CallerBytes callers_;
   HourlyQuotas quotas_;
   ExpectedCallers expected_;

@@ -166,13 +166,14 @@ absl::Status CompileCall::TakeChunk() {
 // The upload is over, well or not.
 void CompileCall::HandOver(absl::Status status) {
   reading_ = Reading::kNothing;
+  std::string packed = std::exchange(packed_, std::string());
   if (!status.ok()) {
     coordinator_->Uploaded(id_, std::move(status));
     return;
   }
-  coordinator_->Work([coordinator = coordinator_, id = id_, packed = std::move(packed_), bytes = graph_bytes_,
-                      digest = graph_digest_] { coordinator->Uploaded(id, Unpack(packed, bytes, digest)); });
-  packed_ = std::string();
+  coordinator_->Unpack(id_, [packed = std::move(packed), bytes = graph_bytes_, digest = graph_digest_] {
+    return Unpack(packed, bytes, digest);
+  });
 }
 
 void CompileCall::OnCancel() {

@@ -521,6 +521,32 @@ TEST(Server, GraphsThatWaitAreBoundedInBytes) {
   fourth->context.TryCancel();
 }
 
+// Before it is unpacked, while it is, and after: whenever a caller leaves, nothing stays charged.
+TEST(Server, UploadsThatAreCancelledLeaveNothingCharged) {
+  TestDaemon daemon;
+  const std::string padding(8u << 20, '\n');
+  for (int i = 0; i < 40; ++i) {
+    const std::string script = absl::StrCat("name x", i, padding);
+    grpc::ClientContext context;
+    const auto stream = daemon.compiler().Compile(&context);
+    Send(HeaderOf(script, v1::WORK_INTERACTIVE), script, stream.get());
+    absl::SleepFor(absl::Milliseconds(3 * (i % 8)));
+    context.TryCancel();
+    for (v1::CompileEvent event; stream->Read(&event);) {
+    }
+    stream->Finish().IgnoreError();
+  }
+  EXPECT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    v1::TenantsReply reply;
+    EXPECT_TRUE(daemon.admin().Tenants(&context, {}, &reply).ok());
+    uint64_t charged = 0;
+    for (const auto& tenant : reply.tenants()) charged += tenant.graphs_bytes();
+    return charged == 0;
+  }));
+  EXPECT_TRUE(daemon.Compile("name after").done);
+}
+
 // What a newer client says beside what this daemon knows is of no limit, and is not kept.
 TEST(Server, UnknownFieldsAreToleratedAndDropped) {
   TestDaemon daemon;

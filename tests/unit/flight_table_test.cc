@@ -186,6 +186,57 @@ TEST_F(FlightTableTest, WhoseUploadThereIsNoRoomForIsToldWhenNobodyElseUploads) 
   EXPECT_EQ(table_->graphs_bytes(), 710u);
 }
 
+// What is unpacked is there, though its caller has left or somebody else's graph has come.
+TEST_F(FlightTableTest, AnUploadIsChargedUntilItIsUnpackedWhoeverLeaves) {
+  const Whose large = {.upload_bytes = 600};
+  Compile(1, "a", 10, large, std::nullopt);
+  EXPECT_EQ(table_->graphs_bytes(), 10u + 600);
+  ASSERT_TRUE(table_->Unpacks(1));
+  EXPECT_EQ(table_->graphs_bytes(), 10u + 600) << "it is charged once";
+  table_->Cancel(1);
+  EXPECT_EQ(table_->flights() + table_->places(), 0u);
+  EXPECT_EQ(table_->graphs_bytes(), 600u);
+  EXPECT_EQ(table_->Tenants().at("red").graphs_bytes, 600u);
+  const auto refused = Compile(2, "b", 10, large, std::nullopt);
+  ASSERT_TRUE(refused->ended.has_value());
+  EXPECT_EQ(refused->ended->code(), absl::StatusCode::kResourceExhausted);
+  Upload(1, 10);
+  EXPECT_EQ(table_->graphs_bytes(), 0u);
+  EXPECT_FALSE(table_->Tenants().contains("red"));
+  EXPECT_FALSE(Compile(3, "b", 10, large, std::nullopt)->ended.has_value());
+  table_->Cancel(3);  // the control: nothing is unpacked
+  EXPECT_EQ(table_->graphs_bytes(), 0u);
+}
+
+TEST_F(FlightTableTest, WhatIsUnpackedForNobodyIsChargedBesideTheGraphThatCame) {
+  const Whose slow = {.upload_bytes = 200};
+  Compile(1, "a", 10, slow, std::chrono::seconds(60));
+  Compile(2, "a", 10, slow, std::nullopt);
+  clock_.Pass(std::chrono::seconds(5));
+  table_->Tick();
+  ASSERT_TRUE(table_->Unpacks(1));
+  ASSERT_TRUE(table_->Unpacks(2));
+  EXPECT_EQ(table_->graphs_bytes(), 10u + 2 * 200);
+  Upload(2, 10);
+  EXPECT_EQ(table_->graphs_bytes(), 20u + 200);
+  EXPECT_FALSE(table_->Unpacks(1)) << "a graph is here";
+  clock_.Pass(std::chrono::seconds(60));
+  table_->Tick();  // its caller's time is over as well
+  EXPECT_EQ(table_->graphs_bytes(), 20u + 200);
+  table_->Uploaded(1, absl::InvalidArgumentError("no zstd frame"));
+  EXPECT_EQ(table_->graphs_bytes(), 20u);
+}
+
+TEST_F(FlightTableTest, NothingIsUnpackedThatNobodyWants) {
+  EXPECT_FALSE(table_->Unpacks(1)) << "no such call";
+  Compile(1, "a", 10);
+  Compile(2, "a", 10);
+  EXPECT_FALSE(table_->Unpacks(2)) << "not asked to upload";
+  table_->Cancel(1);
+  EXPECT_FALSE(table_->Unpacks(1)) << "gone";
+  EXPECT_TRUE(table_->Unpacks(2));
+}
+
 // While the store is asked, and of who joins, there is no place that would bound them.
 TEST_F(FlightTableTest, WhatIsKeptOfCallersWithoutAPlaceIsBounded) {
   CallId last = 0;
