@@ -282,17 +282,17 @@ ClusterCoverage::ClusterCoverage()
       forwards("forward", {"none", "packing", "calling", "waiting", "taking", "ending"},
                {{"forward", "x....."},
                 {"packed", ".x...."},
-                {"program", "..x???"},
-                {"verdict", "..x???"},
-                {"full", "..x???"},
-                {"late", "..x???"},
-                {"broken", "..x???"},
-                {"cancelled", "..???x"},
-                {"waited", "...x??"},
+                {"program", "..xxxx"},
+                {"verdict", "..xxxx"},
+                {"full", "..xxxx"},
+                {"late", "..xxxx"},
+                {"broken", "..xxxx"},
+                {"cancelled", "....xx"},  // by the table alone, which has left the others then (End)
+                {"waited", "...xxx"},
                 {"due", "..xxxx"},
                 {"taken", "....x."},
                 {"not-taken", "....x."},
-                {"stop", ".xxxx?"}}) {}
+                {"stop", ".xxxxx"}}) {}
 
 const char* ClusterFaultName(ClusterFault fault) {
   static constexpr const char* kNames[] = {

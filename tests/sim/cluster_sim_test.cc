@@ -7,6 +7,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/sim/forward_sim.h"
 
 namespace kiln::sim {
 namespace {
@@ -46,6 +47,7 @@ TEST(ClusterSim, WhatMustHoldHoldsInEveryHistory) {
     ASSERT_GE(outcome.requests, kRequestsMin) << "seed " << seed;
     ASSERT_GE(outcome.events, kEventsMin) << "seed " << seed;
     Add(outcome, &all);
+    ASSERT_EQ(SimulateForwards(seed, ForwardFault::kNone, &coverage.forwards), "") << "seed " << seed;
   }
   std::printf(
       "%llu seeds: %zu requests, %zu events, %zu compiles, %zu forwarded, %zu hits, %zu taken from the tier, "
@@ -73,6 +75,17 @@ TEST(ClusterSim, EveryPlantedFaultIsFound) {
     EXPECT_NE(found, "") << ClusterFaultName(fault) << " was not found in " << kSeeds << " seeds";
     std::printf("%-20s seed %-5llu %s\n", ClusterFaultName(fault), static_cast<unsigned long long>(seed),
                 found.c_str());
+  }
+}
+
+TEST(ClusterSim, EveryFaultPlantedBesideTheForwardTableIsFound) {
+  for (int kind = 1; kind < kForwardFaults; ++kind) {
+    ClusterCoverage coverage;
+    std::string found;
+    uint64_t seed = 0;
+    while (found.empty() && ++seed <= kSeeds)
+      found = SimulateForwards(seed, static_cast<ForwardFault>(kind), &coverage.forwards);
+    EXPECT_NE(found, "") << "fault " << kind;
   }
 }
 
