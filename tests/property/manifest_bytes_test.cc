@@ -1,7 +1,8 @@
 // A manifest's bytes, and its objects', depend on CompileKey, guards and tuning records alone
 // (artifact.proto). Random graphs are compiled by real daemons and workers for callers with other sizes,
 // files, titles and host names, by one worker and by two, in one order and the other: what has one VariantId
-// has to have one value.
+// has to have one value. What no drawn graph has – several variants, measurements – scripts have
+// (tests/fault/scripted_worker.cc, scripted_tuner.cc), from the same callers.
 //
 // The seed is fixed; KILN_SEED starts elsewhere, KILN_CASES says how many graphs.
 #include <gtest/gtest.h>
@@ -59,6 +60,16 @@ Case MakeCase(uint64_t seed) {
   return made;
 }
 
+// What each of several callers says of its own files and host.
+void SayNotes(int caller, size_t nodes, v1::GraphNotes* notes) {
+  notes->set_title(absl::StrCat("Model", caller, " inference"));
+  notes->add_guards(absl::StrCat("tensor 'x' of host-", caller));
+  for (size_t node = 0; node < nodes; ++node) {
+    notes->add_node_names(absl::StrCat("node_", caller, "_", node));
+    notes->add_source_lines(absl::StrCat("model_", caller, ".py:", node * (caller + 1), " in forward"));
+  }
+}
+
 // One of several callers, each with sizes, files and a host of its own.
 v1::CompileHeader HeaderOf(const Case& made, int caller) {
   v1::CompileHeader header;
@@ -68,13 +79,7 @@ v1::CompileHeader HeaderOf(const Case& made, int caller) {
   *header.mutable_hints() = made.hints;
   const int64_t sizes[] = {0, 3, 24, 1000};
   if (made.symbolic && caller > 0) header.mutable_hints()->set_values(0, sizes[caller]);
-  v1::GraphNotes* notes = header.mutable_notes();
-  notes->set_title(absl::StrCat("Model", caller, " inference"));
-  notes->add_guards(absl::StrCat("tensor 'x' of host-", caller));
-  for (size_t node = 0; node < made.nodes; ++node) {
-    notes->add_node_names(absl::StrCat("node_", caller, "_", node));
-    notes->add_source_lines(absl::StrCat("model_", caller, ".py:", node * (caller + 1), " in forward"));
-  }
+  SayNotes(caller, made.nodes, header.mutable_notes());
   return header;
 }
 
@@ -150,6 +155,83 @@ TEST(ManifestBytes, DifferWhereAWorkerTellsACallersSize) {
   ASSERT_TRUE(one.durable && other.durable);
   EXPECT_EQ(one.manifest.variant_id(), other.manifest.variant_id());
   EXPECT_NE(one.manifest_bytes, other.manifest_bytes);
+}
+
+// ---- Scripts ---------------------------------------------------------------------------------
+
+CompileResult CompileScript(TestDaemon& daemon, const std::string& script, int caller, int64_t size) {
+  v1::CompileHeader header;
+  header.set_namespace_("test");
+  *header.mutable_sections() = SectionsOf(script);
+  header.set_graph_bytes(script.size());
+  header.mutable_hints()->add_values(size);
+  SayNotes(caller, 3, header.mutable_notes());
+  CompileResult result = daemon.Compile(header, script, absl::Seconds(120));
+  EXPECT_TRUE(result.durable) << result.failed_reason << result.status.error_message();
+  return result;
+}
+
+// A graph with three variants, made in either order, each for another of its sizes.
+TEST(ManifestBytes, BelongToAVariantWhateverWasMadeBefore) {
+  std::map<std::string, std::string> known;  // by VariantId
+  int compared = 0;
+  for (int caller = 0; caller < 4; ++caller) {
+    NameThisHost(absl::StrCat("host-", caller));
+    std::vector<int64_t> sizes = {8 + caller, 120 + caller, 250 + caller};
+    if (caller % 2 == 1) std::reverse(sizes.begin(), sizes.end());
+    TestDaemon daemon("", {}, "", /*workers=*/1 + caller / 2);
+    for (const int64_t size : sizes) {
+      const CompileResult made = CompileScript(daemon, "guarded\nkernels 2", caller, size);
+      const auto [it, added] = known.try_emplace(made.manifest.variant_id(), made.manifest_bytes);
+      compared += !added;
+      EXPECT_TRUE(it->second == made.manifest_bytes) << "caller " << caller << " size " << size;
+    }
+  }
+  EXPECT_EQ(known.size(), 3u);
+  EXPECT_EQ(compared, 3 * 3);
+}
+
+constexpr char kMeasuresTheSame[] = "products 1 0";
+constexpr char kMeasuresItsOwnTime[] = "products 8192";  // another each time
+
+std::string Measuring() {
+  return absl::StrCat("measuring { gpus: 1 binary: \"", SCRIPTED_TUNER,
+                      "\" candidate_seconds_max: 1 lease_seconds_max: 60 }");
+}
+
+// Each daemon measures for itself, and finds the same.
+TEST(ManifestBytes, BelongToTheTuningRecord) {
+  std::vector<std::string> scripts = {kMeasuresTheSame, "rows 9\nproducts 1", "schedules 1 0",
+                                      "convolutions 0 0\ntraced 1 1"};
+  std::map<std::string, CompileResult> known;  // by script
+  for (int caller = 0; caller < 2; ++caller) {
+    NameThisHost(absl::StrCat("host-", caller));
+    TestDaemon daemon(Measuring(), {}, "", /*workers=*/1 + caller);
+    std::reverse(scripts.begin(), scripts.end());
+    for (const std::string& script : scripts) {
+      const CompileResult made = CompileScript(daemon, script, caller, 8 + caller);
+      EXPECT_EQ(made.manifest.tuning().without(), "") << script;
+      EXPECT_GT(made.manifest.tuning().measurements_size(), 0) << script;
+      const auto [it, added] = known.try_emplace(script, made);
+      if (added) continue;
+      EXPECT_EQ(it->second.manifest.DebugString(), made.manifest.DebugString()) << script;
+      EXPECT_TRUE(it->second.manifest_bytes == made.manifest_bytes) << script;
+    }
+    EXPECT_GT(daemon.Stats().tunables_measured(), 0u);
+  }
+}
+
+// The control: of one CompileKey, by other measurements, there are other bytes, and their VariantId says so.
+TEST(ManifestBytes, DifferByTheTuningRecord) {
+  TestDaemon one(Measuring()), other(Measuring()), none("measuring { off: true }");
+  const CompileResult first = CompileScript(one, kMeasuresItsOwnTime, 0, 8),
+                      second = CompileScript(other, kMeasuresItsOwnTime, 0, 8),
+                      third = CompileScript(none, kMeasuresItsOwnTime, 0, 8);
+  EXPECT_EQ(first.manifest.compile_key(), second.manifest.compile_key());
+  EXPECT_EQ(first.manifest.compile_key(), third.manifest.compile_key());
+  EXPECT_NE(first.manifest_bytes, second.manifest_bytes);
+  EXPECT_NE(first.manifest.variant_id(), second.manifest.variant_id());
+  EXPECT_NE(first.manifest.variant_id(), third.manifest.variant_id());
 }
 
 }  // namespace
