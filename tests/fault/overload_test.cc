@@ -116,10 +116,12 @@ TEST(Overload, KeepsItsBoundsAndItsShares) {
   for (const auto& [name, done] : totals.done) {
     EXPECT_NEAR(done, compiles / 3, compiles / Count(10, 30)) << name;
   }
-  EXPECT_TRUE(Eventually([&] {
-    const v1::StatusReply status = StatusOf(daemon);
-    return status.queued() == 0 && status.workers_busy() == 0;
-  }));
+  EXPECT_TRUE(Eventually(
+      [&] {
+        const v1::StatusReply status = StatusOf(daemon);
+        return status.queued() == 0 && status.workers_busy() == 0;
+      },
+      absl::Seconds(5)));
   EXPECT_TRUE(Ask(daemon, "c", "name after").durable) << "at the first try";
   EXPECT_EQ(daemon.Stats().worker_crashes() + daemon.Stats().worker_timeouts(), 0);
 }
