@@ -25,7 +25,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-constexpr uint64_t kSeeds = 20;
+constexpr uint64_t kSeeds = 200;
 constexpr uint64_t kSeedsFull = 1'000;
 constexpr int kTenants = 3;
 constexpr int kEmitsMax = 4;
