@@ -3,7 +3,8 @@
 #
 # What compose.yaml mounts, below DIR/secrets (default: this folder), and DIR/.env: certificates of a development
 # authority (deploy/make_dev_certs.sh), the farm's signing key, the tier's password, and the configurations beside
-# them. What is there stays; take a file away for a new one. Both daemons of the farm sign with one key.
+# them. What is there stays, and in .env the digests of pin.sh; take a file away for a new one. Both daemons of the
+# farm sign with one key.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -32,5 +33,7 @@ cp "$here/redis.conf" secrets/tier/
 [ "$(id -u)" -ne 0 ] || chown -R "$uid" secrets/farm secrets/tier secrets/train
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$root/pyproject.toml")
+digests=$(sed -n '/_DIGEST=/p' .env 2>/dev/null || true)
 printf 'KILN_UID=%s\nKILN_BUNDLE=build/kiln-%s-x86_64.tar.gz\n' "$uid" "$version" >.env
+[ -z "$digests" ] || printf '%s\n' "$digests" >>.env
 [ -e "$root/build/kiln-$version-x86_64.tar.gz" ] || echo "next: deploy/bundle.sh makes build/kiln-$version-x86_64.tar.gz"

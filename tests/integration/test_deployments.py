@@ -157,12 +157,58 @@ def test_kilnd_takes_the_units_configuration(place):
     assert (root / "keys" / "signing.pem").stat().st_mode & 0o077 == 0
 
 
+DIGEST = "sha256:" + 64 * "a"
+
+
+def pinned(folder, says):
+    """pin.sh's end, where the registry, by a docker that is a script, says that of every image."""
+    docker = folder / "bin" / "docker"
+    docker.parent.mkdir(exist_ok=True)
+    docker.write_text(f"#!/bin/sh\necho '{says}'\n")
+    docker.chmod(0o755)
+    return subprocess.run([DEPLOY / "compose" / "pin.sh", folder], text=True, capture_output=True, timeout=60,
+                          env={**os.environ, "PATH": f"{docker.parent}:{os.environ['PATH']}"})
+
+
+def test_images_are_pinned_by_digest(prepared):
+    """Every image that is fetched takes one; prepare.sh leaves them there."""
+    fetched = set()
+    for name in ("compose.yaml", "Dockerfile"):
+        text = (DEPLOY / "compose" / name).read_text()
+        fetched |= set(re.findall(r"^\s*(?:FROM|image:)\s+[\"']?([a-z]+:[\w.-]+)", text, re.MULTILINE))
+    assert len(fetched) == 3
+    before = (prepared / ".env").read_text()
+    assert "DIGEST" not in before
+    refused = pinned(prepared, "nothing")
+    assert refused.returncode and "no digest" in refused.stderr and (prepared / ".env").read_text() == before
+    for _ in range(2):
+        told = pinned(prepared, DIGEST)
+        assert told.returncode == 0, told.stderr
+        assert set(told.stdout.split()) == {f"{image}@{DIGEST}" for image in fetched}
+        lines = (prepared / ".env").read_text().splitlines()
+        assert len(lines) == len(set(lines)) == len(before.splitlines()) + len(fetched)
+    subprocess.run([DEPLOY / "compose" / "prepare.sh", prepared], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    assert sorted((prepared / ".env").read_text().splitlines()) == sorted(lines)
+
+
+@pytest.mark.parametrize("says", [None, DIGEST])
+def test_compose_takes_the_digests(prepared, says):
+    if says is not None:
+        assert pinned(prepared, says).returncode == 0
+    ran = subprocess.run([*compose_command(), "-f", prepared / "compose.yaml", "config"], cwd=prepared, text=True,
+                         capture_output=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    services = yaml.safe_load(ran.stdout)["services"]
+    assert services["tier"]["image"] == "redis:7.4.5-bookworm" + (f"@{says}" if says else "")
+
+
 def unpinned(text):
     """What is fetched without an exact version: images of FROM and image:, requirements of pip install."""
     text = re.sub(r"\\\n", " ", text)
     images = re.findall(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)", text, re.MULTILINE)
     # An image that the file builds is nobody else's.
     images += re.findall(r"^\s*image:\s*[\"']?([^\s\"'#]+)(?!.*\n\s*build:)", text, re.MULTILINE)
+    images = [re.sub(r"\$\{(\w+_DIGEST):\+@\}\$\{\1(:-)?\}$", "", image) for image in images]
     stages = re.findall(r"^\s*FROM\s.*\sAS\s+(\S+)", text, re.MULTILINE | re.IGNORECASE)
     found = [image for image in images if image not in stages
              and not re.search(r"@sha256:[0-9a-f]{64}$|:v?\d+\.\d+(\.\d+)?([-.+][\w.-]+)*$", image)]
@@ -180,6 +226,9 @@ def unpinned(text):
     ("  tier:\n    image: redis:7-bookworm\n    user: a\n", ["redis:7-bookworm"]),
     ("  tier:\n    image: redis:7.4.5-bookworm\n", []),
     ("  tier:\n    image: redis:latest\n", ["redis:latest"]),
+    ('  tier:\n    image: "redis:7.4.5${A_DIGEST:+@}${A_DIGEST:-}"\n', []),
+    ("FROM debian:12${A_DIGEST:+@}${A_DIGEST} AS daemon\n", ["debian:12"]),
+    ("FROM debian:12.11${A_TAG:+-}${A_TAG} AS daemon\n", ["debian:12.11${A_TAG:+-}${A_TAG}"]),
     ("  tier:\n    image: kiln-daemon\n    build: .\n", []),
     ("RUN pip install --no-cache-dir torch==2.13.0 \\\n  numpy && useradd train\n", ["numpy"]),
     ("RUN pip install torch==2.13.0 'numpy>=2'\n", ["'numpy>=2'"]),
