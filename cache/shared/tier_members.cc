@@ -29,9 +29,7 @@ std::string NewId() {
 
 // The set of all that are or were there, and the record of one.
 std::string NameOfAll(const std::string& ns) { return TierName(ns, kDaemons, "d"); }
-std::string NameOf(const std::string& ns, absl::string_view id) {
-  return TierName(ns, kDaemons, absl::StrCat("d:", id));
-}
+std::string NameOf(const std::string& ns, absl::string_view id) { return TierName(ns, kDaemons, "d", id); }
 EntryId EntryOf(absl::string_view id) { return {EntryKind::kMeta, absl::StrCat("daemon", id)}; }
 
 // Not absl's clock, which follows the system's with some delay where somebody sets it.

@@ -54,8 +54,8 @@ absl::StatusOr<std::vector<TierTuning::Record>> TierTuning::Agree(const std::str
                                                                   MonotonicTime deadline) const {
   std::vector<RedisCommand> reads;
   for (const Record& record : own) {
-    for (const char* suffix : {"t", "b"}) {
-      const std::string name = TierName(ns, record.key, suffix);
+    for (const TierKind kind : {TierKind("t"), TierKind("b")}) {
+      const std::string name = TierName(ns, record.key, kind);
       reads.push_back({"GET", name});
       reads.push_back({"EXPIRE", name, Seconds(unused_limit_)});
     }

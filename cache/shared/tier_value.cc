@@ -13,12 +13,17 @@
 
 namespace kiln {
 
-std::string TierName(absl::string_view ns, absl::string_view key, absl::string_view suffix) {
-  return absl::StrCat("kiln:1:", ns, ":{", ToHex(key), "}:", suffix);
+std::string TierName(absl::string_view ns, absl::string_view key, TierKind kind, absl::string_view rest) {
+  return TierNameOfTag(ns, ToHex(key), kind, rest);
+}
+
+std::string TierNameOfTag(absl::string_view ns, absl::string_view tag, TierKind kind,
+                          absl::string_view rest) {
+  return absl::StrCat("kiln:1:", ns, ":{", tag, "}:", kind.text(), rest.empty() ? "" : ":", rest);
 }
 
 std::string TierChunkName(absl::string_view ns, absl::string_view digest, uint64_t size, uint64_t index) {
-  return TierName(ns, digest, absl::StrCat("o:", size, ":", index));
+  return TierName(ns, digest, "o", absl::StrCat(size, ":", index));
 }
 
 std::string TierChunkKey(absl::string_view digest, uint64_t size, uint64_t index) {

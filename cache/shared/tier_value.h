@@ -4,8 +4,8 @@
 //
 //   kiln:1:NS:{COMPILE KEY}:m         hash, variant id → manifest       :f  refusal     :r  request record
 //   kiln:1:NS:{TUNING KEY}:t          tuning record                 :b  those barred, see tier_tuning.h
-//   kiln:1:NS:{COMPILE KEY}:g:GANG    what a gang is served         :x  how many crashed over it
-//   kiln:1:NS:{w:KIND}:…              what is to be measured on a kind of device, see tier_work.h
+//   kiln:1:NS:{COMPILE KEY}:g:GANG    what a gang is served         :x  how many crashed over it    :c  a
+//   claim kiln:1:NS:{w:KIND}:…              what is to be measured on a kind of device, see tier_work.h
 //   kiln:1:NS:{"daemons"}:d           set of ids                    :d:ID  a daemon's record, tier_members.h
 //   kiln:1:NS:{DIGEST}:o:SIZE:INDEX   an object's packed bytes, in chunks of kTierChunkBytes
 //
@@ -32,8 +32,32 @@ namespace kiln {
 
 inline constexpr size_t kTierChunkBytes = 1u << 20;
 
-// `suffix`: what follows the hash tag, "m" for example.
-std::string TierName(absl::string_view ns, absl::string_view key, absl::string_view suffix);
+// What follows the hash tag. Who writes another kind lists it here, and says in tests/fault/tier_liar.h what
+// a lie about it is.
+inline constexpr absl::string_view kTierKinds[] = {"m", "f", "r", "t", "b", "g",
+                                                   "x", "c", "d", "o", "w", "s"};
+
+// One of them: what is not listed does not compile.
+class TierKind {
+ public:
+  consteval TierKind(const char* kind) : kind_(kind) {  // NOLINT(google-explicit-constructor)
+    bool listed = false;
+    for (const absl::string_view one : kTierKinds) listed = listed || one == kind_;
+    if (!listed) IsNotListed();
+  }
+  constexpr absl::string_view text() const { return kind_; }
+
+ private:
+  static void IsNotListed();  // nowhere: nothing to be called while compiling
+
+  absl::string_view kind_;
+};
+
+// `rest`: what tells several of a key apart, "ID" of "g:ID" for example.
+std::string TierName(absl::string_view ns, absl::string_view key, TierKind kind, absl::string_view rest = "");
+// Of what belongs to no key: `tag` stands in place of one.
+std::string TierNameOfTag(absl::string_view ns, absl::string_view tag, TierKind kind,
+                          absl::string_view rest = "");
 
 // An object's chunk, `size` being all that is packed.
 std::string TierChunkName(absl::string_view ns, absl::string_view digest, uint64_t size, uint64_t index);

@@ -29,7 +29,7 @@ if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[1]) then redis.call('PEXPIRE', KE
 return redis.sha1hex(there))";
 
 std::string KeyOf(const TierVerdicts::Name& name) {
-  return TierName(name.ns, name.compile_key, absl::StrCat("g:", ToHex(name.gang)));
+  return TierName(name.ns, name.compile_key, "g", ToHex(name.gang));
 }
 
 EntryId IdOf(const TierVerdicts::Name& name) {

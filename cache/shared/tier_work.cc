@@ -81,12 +81,12 @@ if there and there ~= ARGV[2] then return there end
 redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[3])
 return ARGV[1])";
 
-std::string NameOf(const TierWork::List& list, absl::string_view suffix) {
-  return absl::StrCat("kiln:1:", list.ns, ":{w:", list.kind, "}:", suffix);
+std::string NameOf(const TierWork::List& list, TierKind kind, absl::string_view rest = "") {
+  return TierNameOfTag(list.ns, absl::StrCat("w:", list.kind), kind, rest);
 }
 
 std::string StateName(const TierWork::List& list, absl::string_view subject) {
-  return NameOf(list, absl::StrCat("s:", ToHex(subject)));
+  return NameOf(list, "s", ToHex(subject));
 }
 
 EntryId ItemId(const TierWork::List& list, const std::string& subject) {

@@ -3,8 +3,10 @@
 // crashes.
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -64,8 +66,7 @@ struct Truth {
         return TierChunkName(kTierTestNamespace, refs[0].digest(), refs[0].packed_size(), 0);
       case Kind::kTuning: return TierName(kTierTestNamespace, tuning_key(), "t");
       case Kind::kBarred: return TierName(kTierTestNamespace, tuning_key(), "b");
-      case Kind::kVerdict:
-        return TierName(kTierTestNamespace, KeyOf(number), absl::StrCat("g:", ToHex(kGang)));
+      case Kind::kVerdict: return TierName(kTierTestNamespace, KeyOf(number), "g", ToHex(kGang));
     }
     return "";
   }
@@ -249,6 +250,44 @@ TEST_F(TierLies, WithoutTheVerifierSomeOfEachKindAreBelieved) {
     EXPECT_EQ(believed[static_cast<size_t>(kind)] > 0, kind != Kind::kVerdict) << NameOf(kind);
 }
 
+// By those who write: whoever adds a kind adds it here.
+TEST_F(TierLies, WhatIsWrittenIsOfTheKindsThatAreLiedAbout) {
+  const std::string ns = kTierTestNamespace;
+  const std::unique_ptr<SharedTier> tier = Connect(/*believes=*/false);
+  tier->WriteArtifact(ns, ArtifactOf(1), [](const EntryId&) { return absl::NotFoundError("not here"); });
+  tier->WriteRefusal(ns, {TestSignatures().SignEntry({EntryKind::kFailure, KeyOf(2)}, ns, "refused")});
+  EXPECT_TRUE(tier->CountCrash(ns, KeyOf(3)).ok());
+  const auto winner = [&](const std::string& key) {
+    return TierTuning::Record{key, TestSignatures().SignEntry({EntryKind::kTuning, key}, ns, "winner").value};
+  };
+  EXPECT_TRUE(tier->AgreeOnTuning(ns, {winner(KeyOf(4)), winner(KeyOf(5))}).ok());
+  EXPECT_TRUE(tier->BarTuning(ns, winner(KeyOf(5))).ok());
+  EXPECT_TRUE(tier->verdicts()->Replace({ns, kGang, KeyOf(6)}, "", v1::GangVerdict(), absl::Hours(1)).ok());
+  EXPECT_TRUE(tier->members()->Announce(v1::DaemonRecord(), {ns}).ok());
+  EXPECT_TRUE(tier->work()->Ask({ns, "sm_90"}, KeyOf(7), "item").ok());
+  EXPECT_TRUE(tier->work()->TellDevice({ns, "sm_90"}, "device").ok());
+  tier->Claim(1, ns, KeyOf(8), MonotonicAfter(absl::Seconds(20)), [](TierClaims::Answer) {});
+  std::set<std::string> kinds;
+  EXPECT_TRUE(Eventually([&] {
+    for (const std::string& name : redis_->Keys()) kinds.insert(name.substr(name.find("}:") + 2, 1));
+    return kinds.size() == std::size(kTierKinds);
+  }));
+  EXPECT_EQ(kinds, std::set<std::string>(std::begin(kTierKinds), std::end(kTierKinds)));
+  // Of each there is a lie, and it is one.
+  for (const char kind : TierKindsLiedAbout()) {
+    const auto all = [&] {
+      std::string dumps;
+      for (const std::string& name : redis_->Keys(absl::StrCat("*}:", std::string(1, kind), "*")))
+        absl::StrAppend(&dumps, redis_->Ask({"DUMP", name}));
+      return dumps;
+    };
+    const std::string before = all();
+    const std::string told = TellLie(*redis_, 1, std::string(1, kind));
+    EXPECT_NE(told.find(absl::StrCat("}:", std::string(1, kind))), std::string::npos) << kind << ": " << told;
+    EXPECT_NE(all(), before) << told;
+  }
+}
+
 // ---- Through a kilnd -------------------------------------------------------------------------
 
 class TierLiesToDaemons : public TierDaemons {
@@ -291,6 +330,26 @@ TEST_F(TierLiesToDaemons, EachCompileEndsWithTheRightBytes) {
   }
   EXPECT_GT(StatusOf(second).refused(), 0) << "no lie was met";
   EXPECT_EQ(second.Compile(refused).failed_code, 12);
+}
+
+// A count is signed by nobody: one crash may be made to count for two, or for none, and no more.
+TEST_F(TierLiesToDaemons, LiesAboutCrashesRefuseWhatCrashesAlone) {
+  TestDaemon daemon(Config("daemon", {}));
+  for (int i = 0; i < Count(10, 200); ++i) {
+    const std::string healthy = absl::StrCat("name healthy ", i);
+    const std::string crashes = absl::StrCat("name killer ", i, "\ncrash");
+    redis_->Ask({"FLUSHALL"});
+    redis_->Ask({"SET", TierName("test", KeyOfScript(healthy), "x"), absl::StrCat(i)});
+    redis_->Ask({"SET", TierName("test", KeyOfScript(crashes), "x"), "1"});
+    std::string told;
+    for (int lie = 0; lie < 4; ++lie) absl::StrAppend(&told, TellLie(*redis_, 4 * i + lie, "x"), "; ");
+    const CompileResult whole = daemon.Compile(healthy);
+    EXPECT_TRUE(whole.done) << told << whole.failed_reason << whole.status.error_message();
+    const uint64_t before = daemon.Stats().worker_crashes();
+    EXPECT_EQ(daemon.Compile(crashes).failed_code, grpc::FAILED_PRECONDITION) << told;
+    const uint64_t crashed = daemon.Stats().worker_crashes() - before;
+    EXPECT_TRUE(crashed == 1 || crashed == 2) << crashed << ": " << told;
+  }
 }
 
 // Whole, signed by who is trusted, and another key's; or signed by a stranger.
