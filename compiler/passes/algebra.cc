@@ -134,11 +134,24 @@ class Simplifier {
     return accumulate != nullptr && accumulate->value ? put : nullptr;
   }
 
-  // A tensor plus values summed into zeros, as the gradients of an embedding's table and of the product that
-  // shares it: the values are summed into the tensor. -0 without a value stays -0, where + 0 made it 0.
+  // Whether `value` is a product of matrices, or a view of one.
+  bool IsProduct(ValueId value) const {
+    while (value != kNoValue && producers_[value] >= 0) {
+      const GraphNode& node = graph_.nodes[producers_[value]];
+      if (node.target == Op::kMm) return true;
+      if (node.target != Op::kPermute && node.target != Op::kView) return false;
+      value = TensorOf(node, "self");
+    }
+    return false;
+  }
+
+  // A product plus values summed into zeros, as the gradients of an embedding's table and of the product that
+  // shares it: the values are summed into the product. -0 without a value stays -0, where + 0 made it 0. Not
+  // into other tensors: beside a large element each small value rounds away, where their sum does not. A
+  // product is a sum of as many terms itself.
   bool SumInto(GraphNode& node, absl::string_view tensor, absl::string_view sums) {
     const ValueId into = TensorOf(node, tensor), sum = TensorOf(node, sums);
-    if (into == kNoValue || sum == kNoValue || uses_[sum] != 1) return false;
+    if (!IsProduct(into) || sum == kNoValue || uses_[sum] != 1) return false;
     const GraphNode* put = Accumulation(sum);
     if (put == nullptr || (node.Find("alpha") != nullptr && NumberOf(graph_, node.Find("alpha")) != 1))
       return false;

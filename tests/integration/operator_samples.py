@@ -324,6 +324,9 @@ def _indexing():
     sample("index_put", lambda x, i, v: x.index_put((i,), v), x, torch.tensor([0, 3]), t(2, 6))
     sample("index_put_add", lambda x, i, v: x.index_put((i,), v, accumulate=True), x, i, t(7, 6), half=False)
     sample("index_add", lambda x, i, v: x.index_add(0, i, v, alpha=0.5), x, i, t(7, 6), half=False)
+    # Summed up first, and then added: one by one, ones beside 2^25 are lost.
+    sample("counts_beside_large", lambda x, i, v: x + torch.zeros_like(x).index_add(0, i, v),
+           torch.full((2, 6), 2.0 ** 25), i.new_zeros(3000), torch.ones(3000, 6), differentiable=False, half=False)
     sample("index_copy", lambda x, v: x.index_copy(1, torch.tensor([4, 1]), v), x, t(5, 2))
     sample("index_fill", lambda x: x.index_fill(0, torch.tensor([1, 3]), -1.0), x)
     sample("mask_write", _masked_write, x, bools(5, 6))

@@ -445,10 +445,11 @@ TEST(Algebra, AddingZeroStays) {
   EXPECT_EQ(m.graph.nodes.size(), 2u);
 }
 
-// x plus values that are summed into `fill`s.
-Maker SumOfScatter(double fill, bool accumulate, bool used_twice) {
+// A product, or an input, plus values that are summed into `fill`s.
+Maker SumOfScatter(double fill, bool accumulate, bool used_twice, bool product = true) {
   Maker m;
-  const ValueId x = m.Input({8, 4}), values = m.Input({3, 4});
+  const ValueId a = m.Input({8, 4}), b = m.Input({4, 4}), values = m.Input({3, 4});
+  const ValueId x = product ? m.Node("aten.mm.default", {{"self", T(a)}, {"mat2", T(b)}}, m.Type({8, 4})) : a;
   const ValueId index = m.Input({3}, v1::I64);
   const ValueId full =
       m.Node("aten.full.default", {{"size", m.Ints({8, 4})}, {"fill_value", FloatArg{fill}}}, m.Type({8, 4}));
@@ -466,8 +467,17 @@ Maker SumOfScatter(double fill, bool accumulate, bool used_twice) {
 TEST(Algebra, SumsIntoTheOtherAddend) {
   Maker m = SumOfScatter(0, true, false);
   ASSERT_TRUE(SimplifyAlgebra(m.graph).ok());
-  ASSERT_EQ(Targets(m.graph), std::vector<std::string>{"aten._unsafe_index_put.default"});
-  EXPECT_EQ(std::get<TensorArg>(*m.graph.nodes[0].Find("self")).value, m.graph.inputs[0].value);
+  ASSERT_EQ(Targets(m.graph),
+            (std::vector<std::string>{"aten.mm.default", "aten._unsafe_index_put.default"}));
+  EXPECT_EQ(std::get<TensorArg>(*m.graph.nodes[1].Find("self")).value, m.graph.nodes[0].results[0]);
+}
+
+// An element of 2^25 plus a thousand ones one by one stays 2^25.
+TEST(Algebra, SumsIntoProductsOnly) {
+  Maker m = SumOfScatter(0, true, false, false);
+  ASSERT_TRUE(SimplifyAlgebra(m.graph).ok());
+  EXPECT_EQ(Targets(m.graph), (std::vector<std::string>{"aten.full.default", "aten._unsafe_index_put.default",
+                                                        "aten.add.Tensor"}));
 }
 
 TEST(Algebra, SumsIntoTheOtherAddendOnlyWhatStartsAtZeroAndIsSummed) {
