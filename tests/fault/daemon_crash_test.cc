@@ -22,8 +22,8 @@
 #include "compiler/support/manifest_objects.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
-#include "tests/fault/daemon.h"
 #include "tests/fault/process_facts.h"
+#include "tests/fault/test_daemon.h"
 
 namespace kiln {
 namespace {

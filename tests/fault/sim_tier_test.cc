@@ -52,8 +52,7 @@ class SimTierTest : public testing::Test {
     return value->verdict.variants(0).variant_id();
   }
   void ExpectSameEnd(int name) {
-    const std::string key =
-        TierName(kTierTestNamespace, KeyOf(name), "g", ToHex(NameOf(name).gang));
+    const std::string key = TierName(kTierTestNamespace, KeyOf(name), "g", ToHex(NameOf(name).gang));
     const std::string answer = redis_->Ask({"PTTL", key});
     const int64_t left = std::atoll(answer.c_str());
     const MonotonicTime end = model_.EndOfVerdict(absl::StrCat(name));
