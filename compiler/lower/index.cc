@@ -255,6 +255,7 @@ absl::Status LowerMaskedPut(LoweringContext& context, const GraphNode& node, con
     return context.Call(node, "closed list: nonzero", false);
   }
   const LoweredTensor mask = context.value(mask_id);
+  context.CheckSizes(mask.sizes, Sizes(self.sizes.begin(), self.sizes.begin() + mask.rank()));
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const LoopOpId chosen = context.Load(ops, mask, index.first(std::min(mask.rank(), index.size())));
     const std::vector<ExprId> zero(values.rank(), context.Const(0));

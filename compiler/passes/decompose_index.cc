@@ -64,13 +64,22 @@ bool EmbeddingDenseBackward(DecomposeContext& m) {
   return m.Return(UnsafeIndexPut(zeros, {indices}, g, true));
 }
 
-// index_put by one boolean mask and a single value is a choice.
+// Whether `mask` has the leading sizes of `x`: a mask that indexes does not broadcast.
+bool MasksLeading(const Value& mask, const Value& x) {
+  if (mask.rank() > x.rank()) return false;
+  for (int64_t dim = 0; dim < mask.rank(); ++dim) {
+    if (mask.size(dim) != x.size(dim)) return false;
+  }
+  return true;
+}
+
+// index_put by one boolean mask and a single value is a choice. Other sizes are the lowering's to refuse.
 bool IndexPut(DecomposeContext& m) {
   Value x = m.Tensor("self"), values = m.Tensor("values");
   std::vector<Value> indices = m.Tensors("indices");
   if (!x.ok() || !values.ok() || indices.size() != 1 || !indices[0].ok() || indices[0].dtype() != v1::BOOL)
     return false;
-  if (m.exprs().AsConst(CountOf(values, {})) != 1 || indices[0].rank() > x.rank()) return false;
+  if (m.exprs().AsConst(CountOf(values, {})) != 1 || !MasksLeading(indices[0], x)) return false;
   Value mask = indices[0];
   while (mask.ok() && mask.rank() < x.rank()) mask = Unsqueeze(mask, -1);
   Value value = Cast(View(values, {}), x.dtype());

@@ -333,6 +333,20 @@ def test_one_hot_raises_where_its_decomposition_does():
         pytest.skip("torch 2.11's own decomposition checks nothing")
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 4), (3, 1), (4,), (2, 4), (5, 4), (3, 5)])
+def test_masks_that_index_do_not_broadcast(sizes, dynamic):
+    def put(x, mask):
+        return x.index_put((mask,), torch.tensor(5.0))
+
+    compiled = torch.compile(put, backend="kiln", dynamic=dynamic)
+    x = torch.randn(3, 4)
+    for fits in (torch.rand(3, 4) > 0.5, torch.rand(3) > 0.5):
+        torch.testing.assert_close(compiled(x, fits), put(x, fits), rtol=0, atol=0)
+    with pytest.raises((IndexError, RuntimeError)):
+        compiled(x, torch.ones(sizes, dtype=torch.bool))
+
+
 @pytest.mark.parametrize("largest", [lambda x: x.max(), lambda x: x.min(), lambda x: x.max(1), lambda x: x.min(-1)])
 def test_largest_of_nothing(largest):
     check_function(largest, torch.randn(2, 3))
