@@ -134,12 +134,14 @@ class Simplifier {
     return accumulate != nullptr && accumulate->value ? put : nullptr;
   }
 
-  // Whether `value` is a product of matrices, or a view of one.
+  // Whether `value` is a product of matrices, or a view or a cast of one.
   bool IsProduct(ValueId value) const {
     while (value != kNoValue && producers_[value] >= 0) {
       const GraphNode& node = graph_.nodes[producers_[value]];
       if (node.target == Op::kMm) return true;
-      if (node.target != Op::kPermute && node.target != Op::kView) return false;
+      const bool seen_through =
+          node.target == Op::kPermute || node.target == Op::kView || node.target == Op::kToCopy;
+      if (!seen_through) return false;
       value = TensorOf(node, "self");
     }
     return false;
