@@ -265,6 +265,16 @@ absl::Status LowerMaskedPut(LoweringContext& context, const GraphNode& node, con
   return context.status();
 }
 
+// torch's meta function of index_put does not ask whether the values broadcast: a load of them would leave
+// them.
+void CheckBroadcasts(LoweringContext& context, const Sizes& values, const Sizes& points) {
+  for (size_t i = 0; i < values.size(); ++i) {  // from the last one
+    const ExprId size = values[values.size() - 1 - i];
+    if (size == context.Const(1)) continue;
+    context.CheckSize(size, i < points.size() ? points[points.size() - 1 - i] : context.Const(1));
+  }
+}
+
 absl::Status LowerIndexPut(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor self = context.Tensor(node, "self");
   const LoweredTensor values = context.Tensor(node, "values");
@@ -283,6 +293,7 @@ absl::Status LowerIndexPut(LoweringContext& context, const GraphNode& node) {
   Sizes value_sizes(whole_sizes.begin(), whole_sizes.begin() + advanced.front);
   value_sizes.insert(value_sizes.end(), advanced.broadcast.begin(), advanced.broadcast.end());
   value_sizes.insert(value_sizes.end(), whole_sizes.begin() + advanced.front, whole_sizes.end());
+  CheckBroadcasts(context, values.sizes, value_sizes);
   Scatter scatter(context, type, accumulate);
   scatter.Start(&self, std::get<TensorArg>(*node.Find("self")).value);
   scatter.Emit(whole_sizes, advanced.broadcast, [&](LoopRecorder& ops, Index whole, Index among) {

@@ -89,6 +89,13 @@ Value WindowStart(DecomposeContext& m, const Axis& axis, int64_t rank) {
   return View(start, sizes);
 }
 
+// The first position of a window that is not padding: where all values are the lowest there are it is theirs.
+Value FirstWithin(const Value& start, const Axis& axis) {
+  if (axis.dilation == 1) return Maximum(start, 0);
+  const Value first = start.builder().Binary("remainder.Tensor", start, axis.dilation);
+  return Where(Lt(start, 0), first, start);
+}
+
 bool MaxPool2d(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok()) return false;
@@ -102,7 +109,7 @@ bool MaxPool2d(DecomposeContext& m) {
   Value rows = WindowStart(m, axes[0], x.rank()), columns = WindowStart(m, axes[1], x.rank());
   const bool indices = m.Wanted(1);
   Value best, place;
-  if (indices) place = Maximum(rows, 0) * Sym{axes[1].in} + Maximum(columns, 0);
+  if (indices) place = FirstWithin(rows, axes[0]) * Sym{axes[1].in} + FirstWithin(columns, axes[1]);
   for (int64_t i = 0; i < axes[0].kernel; ++i) {
     for (int64_t j = 0; j < axes[1].kernel; ++j) {
       Value tap = Tap(m, padded, axes, {i, j});

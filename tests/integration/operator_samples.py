@@ -346,6 +346,8 @@ def _images():
     sample("max_pool_ceil", lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), x)
     sample("max_pool_indices", lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), x)
     sample("max_pool_dilated", lambda x: F.max_pool2d(x, 2, 1, dilation=2), x)
+    sample("max_pool_dilated_lowest", lambda x: F.max_pool2d(x, (3, 2), (2, 1), (1, 1), 2, return_indices=True),
+           torch.full((1, 1, 8, 8), -torch.inf), differentiable=False, half=False)
     sample("avg_pool", lambda x: F.avg_pool2d(x, 2), x)
     sample("avg_pool_padded", lambda x: F.avg_pool2d(x, 3, 2, 1), x)
     sample("avg_pool_exclude", lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), x)

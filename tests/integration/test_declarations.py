@@ -125,6 +125,25 @@ def test_expanded_operands(function, dtype):
             assert mine.stride() == function(x, y).stride()
 
 
+def test_parts_put_into_an_expanded_tensor():
+    """Also the gradients of a part of a sum are that: each element's is one number."""
+    def scattered(x, part):
+        return (x.expand(4, -1).slice_scatter(part, 0, 1, 3), x.expand(4, -1).select_scatter(part[0], 0, 1),
+                x.expand(8, -1).diagonal_scatter(part[0]), x.slice_scatter(part[:1, 2:4], 1, 2, 4).sum(),
+                torch.diagonal_scatter(x.view(2, 4), part[0, :2]).sum())
+
+    x, part = torch.randn(1, 8, requires_grad=True), torch.randn(2, 8, requires_grad=True)
+    assert _wrong(scattered, x, part) == []
+    results = []
+    for run in (scattered, torch.compile(scattered, backend="kiln")):
+        outputs = run(x, part)
+        gradients = torch.autograd.grad([output.sum() for output in outputs], (x, part))
+        results.append([*outputs, *gradients])
+    for mine, expected in zip(*reversed(results)):
+        assert mine.stride() == expected.stride()
+        torch.testing.assert_close(mine, expected)
+
+
 @pytest.mark.usefixtures("no_fallback")
 @pytest.mark.parametrize("seed", range(8))
 def test_results_of_a_size_that_only_the_run_knows(seed):

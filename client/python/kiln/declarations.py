@@ -196,6 +196,14 @@ def _channel_shuffle(given: Given, source: torch.Tensor, groups: int) -> Any:
     return result.contiguous(memory_format=torch._prims_common.suggest_memory_format(source))
 
 
+def _scattered(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
+    """A copy of what overlaps itself, an expanded tensor, is dense; torch 2.11 declares it as that lies."""
+    result = given(source, *others, **options)
+    expanded = any(type(stride) is int and stride == 0 and guard_or_false(size != 1)
+                   for size, stride in zip(result.shape, result.stride()))
+    return result.clone() if expanded else result
+
+
 def _iterated(given: Given, x: Any, y: Any, *others: Any, **options: Any) -> Any:
     """In the layout of a comparison of its operands, whose strides torch declares right, as those beside a number."""
     result = given(x, y, *others, **options)
@@ -259,6 +267,8 @@ _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     **dict.fromkeys((aten.copysign.Tensor, aten.div.Tensor_mode, aten.floor_divide.default, aten.heaviside.default,
                      aten.logaddexp.default, aten.logaddexp2.default, aten.logical_and.default, aten.logical_or.default,
                      aten.logical_xor.default, aten.special_xlog1py.default, aten.xlogy.Tensor), _iterated),
+    **dict.fromkeys((aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default),
+                    _scattered),
     aten.addr.default: _addr,
     aten.ldexp.Tensor: _ldexp,
     aten.huber_loss.default: _loss,
