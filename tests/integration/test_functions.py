@@ -334,14 +334,14 @@ def test_one_hot_raises_where_its_decomposition_does():
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("sizes", [(2, 5), (2, 3), (3, 4), (5,), (2, 2, 4)])
+@pytest.mark.parametrize("sizes", [(2, 5), (2, 3), (3, 4), (5,), (2, 2, 4), (1, 1, 4)])
 def test_values_that_do_not_broadcast_are_refused(sizes, dynamic):
     def put(x, index, values):
         return x.index_put((index,), values), x.index_put((index,), values, accumulate=True)
 
     compiled = torch.compile(put, backend="kiln", dynamic=dynamic)
     x, index = torch.randn(6, 4), torch.tensor([0, 2])
-    for fits in (torch.randn(2, 4), torch.randn(4), torch.randn(2, 1), torch.randn(1, 1, 4)):
+    for fits in (torch.randn(2, 4), torch.randn(4), torch.randn(2, 1), torch.tensor(2.0)):
         torch.testing.assert_close(compiled(x, index, fits), put(x, index, fits), rtol=0, atol=0)
     with pytest.raises(RuntimeError, match=r"shape mismatch|broadcast"):
         compiled(x, index, torch.randn(sizes))
