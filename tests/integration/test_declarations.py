@@ -125,6 +125,19 @@ def test_expanded_operands(function, dtype):
             assert mine.stride() == function(x, y).stride()
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_a_sum_over_no_dimension_is_over_all(keepdim, dynamic):
+    def total(x):
+        return x.nansum(dim=(), keepdim=keepdim)
+
+    x = torch.randn(3, 4, requires_grad=True)
+    assert _wrong(total, x) == []
+    mine, expected = torch.compile(total, backend="kiln", dynamic=dynamic)(x), total(x)
+    torch.testing.assert_close(mine, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(value.sum(), x)[0] for value in (mine, expected)))
+
+
 def test_parts_put_into_an_expanded_tensor():
     """Also the gradients of a part of a sum are that: each element's is one number."""
     def scattered(x, part):

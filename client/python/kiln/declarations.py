@@ -204,6 +204,11 @@ def _scattered(given: Given, source: torch.Tensor, *others: Any, **options: Any)
     return result.clone() if expanded else result
 
 
+def _nansum(given: Given, source: torch.Tensor, dim: Sequence[int] | None = None, *others: Any, **options: Any) -> Any:
+    """Over no dimension is over all, as of the other sums."""
+    return given(source, dim or None, *others, **options)
+
+
 def _iterated(given: Given, x: Any, y: Any, *others: Any, **options: Any) -> Any:
     """In the layout of a comparison of its operands, whose strides torch declares right, as those beside a number."""
     result = given(x, y, *others, **options)
@@ -269,6 +274,7 @@ _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
                      aten.logical_xor.default, aten.special_xlog1py.default, aten.xlogy.Tensor), _iterated),
     **dict.fromkeys((aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default),
                     _scattered),
+    aten.nansum.default: _nansum,
     aten.addr.default: _addr,
     aten.ldexp.Tensor: _ldexp,
     aten.huber_loss.default: _loss,
