@@ -64,9 +64,10 @@ if [ -z "${KILN_DEMO_WORK:-}" ]; then
   outer=$!
   leave() {
     trap - INT TERM HUP
-    for first in $(cat "/proc/$outer/task/$outer/children" 2>/dev/null) $outer; do
-      kill -KILL "$first" 2>/dev/null || true
-    done
+    # unshare ends when its first process has, and that one when all others have: to wait for it is to wait for all.
+    local first
+    first=$(cat "/proc/$outer/task/$outer/children" 2>/dev/null) || true
+    kill -KILL ${first:-"$outer"} 2>/dev/null || true
     wait "$outer" 2>/dev/null || true
     rmdir "$KILN_DEMO_WORK" 2>/dev/null || true
   }
