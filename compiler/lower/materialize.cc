@@ -113,13 +113,7 @@ std::vector<ExprId> LoweringContext::BufferStrides(const TensorType& type, Layou
 }
 
 LoweredTensor LoweringContext::StridedResult(const TensorType& type, BufferId buffer) {
-  LoweredTensor tensor;
-  tensor.dtype = type.dtype;
-  tensor.device = type.device;
-  tensor.sizes = type.sizes;
-  tensor.strides = type.strides;
-  tensor.view = BufferView{buffer, type.dtype, type.sizes, out_.buffers[buffer].strides, Const(0)};
-  return tensor;
+  return WithView(type, BufferView{buffer, type.dtype, type.sizes, out_.buffers[buffer].strides, Const(0)});
 }
 
 void LoweringContext::SortByStride(const std::vector<ExprId>& strides, const std::vector<ExprId>& index,
