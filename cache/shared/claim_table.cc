@@ -15,6 +15,11 @@ void ClaimTable::Held::Tell(Answer what) {
   if (const auto told = std::exchange(answer, nullptr); told != nullptr) told(what);
 }
 
+void ClaimTable::Held::Pause(MonotonicTime now) {
+  next = now + absl::ToChronoNanoseconds(pause);
+  pause = std::min(pause * 2, kClaimPauseMax);
+}
+
 void ClaimTable::Claim(uint64_t id, std::string name, MonotonicTime deadline,
                        std::function<void(Answer)> answer, MonotonicTime now) {
   const auto found = held_.find(id);
@@ -104,16 +109,14 @@ bool ClaimTable::Await(Held* held, MonotonicTime now) {
   held->in_doubt = false;
   if (now >= held->patience) held->Tell(Answer::kNobodys);
   if (held->answer == nullptr) return false;
-  held->next = now + absl::ToChronoNanoseconds(held->pause);
-  held->pause = std::min(held->pause * 2, kClaimPauseMax);
+  held->Pause(now);
   return true;
 }
 
 // After it was given back; where that may not have come there it is told again, until it has ended by itself.
 bool ClaimTable::IsGone(Held* held, std::optional<bool> yes, MonotonicTime now) {
   if (yes.has_value() || now >= held->patience) return true;
-  held->next = now + absl::ToChronoNanoseconds(held->pause);
-  held->pause = std::min(held->pause * 2, kClaimPauseMax);
+  held->Pause(now);
   return false;
 }
 

@@ -64,6 +64,7 @@ class ClaimTable {
  private:
   struct Held {
     void Tell(Answer what);
+    void Pause(MonotonicTime now);  // twice as long the next time
 
     std::string name;
     std::string token;                   // whose it is
