@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+
 namespace kiln {
 namespace {
 
@@ -106,7 +108,7 @@ TEST(LimitNotes, CutsATitleBetweenCharacters) {
   notes.set_title(std::string(kTitleBytesMax, 'x'));
   LimitNotes(&notes);
   EXPECT_EQ(notes.title().size(), kTitleBytesMax);
-  notes.set_title(std::string(kTitleBytesMax - 1, 'x') + "é");
+  notes.set_title(absl::StrCat(std::string(kTitleBytesMax - 1, 'x'), "é"));
   LimitNotes(&notes);
   EXPECT_EQ(notes.title(), std::string(kTitleBytesMax - 1, 'x'));
 }
