@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Numbers of machines that stand outside of compiler/target: sizes of caches and of shared memory, counts of
-multiprocessors, rates, prices of libraries' calls. tests/lint.sh and tests/integration/test_machine_numbers.py ask
-`faults` about the sources that choose code.
+"""What is known of machines and stands outside of compiler/target: sizes of caches and of shared memory, counts of
+multiprocessors, rates, prices of libraries' calls and, but for back-ends, kinds of GPUs. tests/lint.sh and
+tests/integration/test_machine_numbers.py ask `faults` about the sources that choose code.
 """
 import os
 import re
 import sys
 
-FOLDERS = ("artifact", "codegen", "graph", "ir", "library", "lower", "passes", "schedule")
+FOLDERS = ("artifact", "codegen", "frontend", "graph", "ir", "library", "lower", "passes", "schedule")
 
 # A definition, or a number in a comparison, by what is on its line.
 BYTES = re.compile(r"\b\d+\}?u? << (?:1\d|2\d|3\d)\b|\* 1'?024\b")
@@ -18,6 +18,7 @@ RATES = re.compile(r"constexpr .*= \d[\d'.e]*;\s*//.*\b(?:cache|memory|bandwidth
                    r"second|[µmn]s|library|cuDNN|oneDNN"
                    r"|MKL)\b")
 PROCESSORS = re.compile(r"\bk\w*(?:Sms|Multiprocessors|Processors|Cores)\w* = \d")
+GPUS = re.compile(r"\bv1::CUDA\b")  # IsGpu (target/device.h) asks
 LARGE = re.compile(r"constexpr (?:double|int64_t) k\w*(?:Operations|Multiplications|Nanoseconds|Bandwidth|Rate)\w* =")
 
 # "file: name", and what it is instead.
@@ -63,8 +64,10 @@ def is_size(literal):
     return value >= PAGE and value & (value - 1) == 0
 
 
-def suspicious(line):
+def suspicious(path, line):
     code = line.split("//")[0]
+    if GPUS.search(code) and not path.startswith("codegen/"):
+        return True
     return bool(BYTES.search(code) or COUNTS.search(code) or PROCESSORS.search(code) or LARGE.search(code)
                 or RATES.search(line) or any(is_size(found) for found in LITERAL.findall(code)))
 
@@ -75,12 +78,12 @@ def faults(root, other):
     for path, full in sources(root):
         with open(full, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
-                if not suspicious(line):
+                if not suspicious(path, line):
                     continue
                 known = [row for row in other if row.startswith(f"{path}: ") and row.split(": ")[1] in line]
                 used.update(known)
                 if not known:
-                    found.append(f"compiler/{path}:{number}: a machine's number outside of compiler/target: "
+                    found.append(f"compiler/{path}:{number}: known of machines, outside of compiler/target: "
                                  f"{line.strip()}")
     return found + [f"tests/machine_numbers.py: nothing is {row}" for row in sorted(other.keys() - used)]
 
@@ -88,7 +91,7 @@ def faults(root, other):
 def main():
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     found = faults(root, OTHER)
-    print("\n".join(found) or "machine numbers: in compiler/target", file=sys.stderr if found else sys.stdout)
+    print("\n".join(found) or "what is known of machines: in compiler/target", file=sys.stderr if found else sys.stdout)
     sys.exit(1 if found else 0)
 
 

@@ -323,7 +323,8 @@ class Importer {
   }
 
   absl::StatusOr<v1::DeviceType> ReadDevice(const v1::Device& device) {
-    if (device.type() != v1::CPU && device.type() != v1::CUDA) return Invalid("unknown device");
+    if (!v1::DeviceType_IsValid(device.type()) || device.type() == v1::DEVICE_UNSPECIFIED)
+      return Invalid("unknown device");
     if (device.index() != 0) return Unsupported("more than one device");
     return device.type();
   }

@@ -19,4 +19,10 @@ std::optional<double> NumberOf(const Graph& graph, const Argument* argument) {
   return std::nullopt;
 }
 
+bool FlagOf(const GraphNode& node, absl::string_view name) {
+  const Argument* argument = node.Find(name);
+  const auto* flag = argument == nullptr ? nullptr : std::get_if<BoolArg>(argument);
+  return flag != nullptr && flag->value;
+}
+
 }  // namespace kiln

@@ -15,4 +15,7 @@ ValueId TensorOf(const GraphNode& node, absl::string_view name);
 // The number that an argument is; no value for a tensor, a symbolic integer, or none.
 std::optional<double> NumberOf(const Graph& graph, const Argument* argument);
 
+// Whether the boolean argument of that name is there and true.
+bool FlagOf(const GraphNode& node, absl::string_view name);
+
 }  // namespace kiln

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <variant>
 
 #include "compiler/graph/arguments.h"
 
@@ -20,12 +19,6 @@ constexpr AttentionForm kForms[] = {
     {.target = Op::kScaledDotProductCudnnAttentionBackward, .bias = "attn_bias", .gradients = true},
     {.target = Op::kScaledDotProductAttentionMathForMps, .bias = "attn_mask"},
 };
-
-bool FlagOf(const GraphNode& node, absl::string_view name) {
-  const Argument* argument = node.Find(name);
-  const auto* flag = argument == nullptr ? nullptr : std::get_if<BoolArg>(argument);
-  return flag != nullptr && flag->value;
-}
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 
 #include "absl/types/span.h"
 #include "compiler/target/cost_model.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -57,7 +58,7 @@ v1::DeviceType DeviceOf(const Graph& graph, const Convolution& convolution) {
 }
 
 bool CanConvolveByKernel(const Graph& graph, const Convolution& convolution) {
-  return DeviceOf(graph, convolution) == v1::CUDA && IsWindowPerChannel(graph, convolution);
+  return IsGpu(DeviceOf(graph, convolution)) && IsWindowPerChannel(graph, convolution);
 }
 
 bool PaysAlways(const Graph&, const Convolution&, const Libraries&) { return true; }
@@ -89,7 +90,7 @@ constexpr Row<Convolution> kConvolutions[] = {
 // Of F32 on a GPU. More dimensions than one before the matrices would have to be laid anew to be one.
 bool CanAttendByGemms(const Graph& graph, const Attention& attention) {
   const TensorType& query = graph.type(attention.query);
-  if (query.device != v1::CUDA || !IsPlain(attention) || !IsOfHeads(graph, attention, v1::F32)) return false;
+  if (!IsGpu(query.device) || !IsPlain(attention) || !IsOfHeads(graph, attention, v1::F32)) return false;
   const auto depth = graph.exprs.AsConst(query.sizes[3]);
   return (IsOne(graph, query.sizes[0]) || IsOne(graph, query.sizes[1])) && depth && *depth > 0;
 }
@@ -160,9 +161,8 @@ bool CanTrainChannelsLastOnCpu(const Graph& graph, const Convolution& convolutio
 }
 
 bool WantsChannelsLast(const Graph& graph, const Convolution& convolution, const Libraries& libraries) {
-  return graph.type(convolution.result).device == v1::CUDA
-             ? WantsChannelsLastOnGpu(graph, convolution)
-             : WantsChannelsLastOnCpu(graph, convolution, libraries);
+  return IsGpu(graph.type(convolution.result).device) ? WantsChannelsLastOnGpu(graph, convolution)
+                                                      : WantsChannelsLastOnCpu(graph, convolution, libraries);
 }
 
 }  // namespace kiln

@@ -54,11 +54,10 @@ std::optional<Convolution> ConvolutionOf(const Graph& graph, const GraphNode& no
   convolution.stride = NumbersOf(node, Names::kStride);
   convolution.padding = NumbersOf(node, Names::kPadding);
   convolution.dilation = NumbersOf(node, Names::kDilation);
-  const Argument *transposed = node.Find(Names::kTransposed), *groups = node.Find(Names::kGroups);
-  const auto* flag = transposed == nullptr ? nullptr : std::get_if<BoolArg>(transposed);
-  const auto* count = groups == nullptr ? nullptr : std::get_if<IntArg>(groups);
-  convolution.transposed = flag != nullptr && flag->value;
-  if (count != nullptr) convolution.groups = graph.exprs.AsConst(count->value);
+  convolution.transposed = FlagOf(node, Names::kTransposed);
+  const Argument* groups = node.Find(Names::kGroups);
+  if (const auto* count = groups == nullptr ? nullptr : std::get_if<IntArg>(groups); count != nullptr)
+    convolution.groups = graph.exprs.AsConst(count->value);
   return convolution;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <variant>
 
 #include "compiler/graph/arguments.h"
 #include "compiler/graph/expr_eval.h"
@@ -28,9 +27,7 @@ std::optional<double> FactorOf(const Graph& graph, const GraphNode& node, absl::
 
 Gemm::Activation ActivationOf(const GraphNode& node) {
   if (node.target != Op::kAddmmActivation) return Gemm::Activation::kNone;
-  const Argument* argument = node.Find("use_gelu");
-  const auto* gelu = argument == nullptr ? nullptr : std::get_if<BoolArg>(argument);
-  return gelu != nullptr && gelu->value ? Gemm::Activation::kGeluTanh : Gemm::Activation::kRelu;
+  return FlagOf(node, "use_gelu") ? Gemm::Activation::kGeluTanh : Gemm::Activation::kRelu;
 }
 
 }  // namespace

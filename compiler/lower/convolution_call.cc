@@ -8,6 +8,7 @@
 #include "compiler/library/choice.h"
 #include "compiler/lower/window.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -157,10 +158,10 @@ bool GradientsChannelsLast(LoweringContext& context, const GraphNode& node, cons
   if (!convolution.is_ungrouped()) return false;
   for (const ValueId value : {convolution.gradient, convolution.input, convolution.weight}) {
     const LoweredTensor& operand = context.value(value);
-    if (operand.rank() != 4 || (operand.device != v1::CUDA && operand.dtype != v1::F32)) return false;
+    if (operand.rank() != 4 || (!IsGpu(operand.device) && operand.dtype != v1::F32)) return false;
   }
   const size_t told =
-      context.value(convolution.input).device == v1::CUDA ? 2 : 1;  // weights on a CPU are row-major
+      IsGpu(context.value(convolution.input).device) ? 2 : 1;  // weights on a CPU are row-major
   for (size_t i = 0; i < node.results.size() && i < told; ++i) {
     const ValueId result = node.results[i];
     if (result == kNoValue || graph.type(result).rank() != 4) continue;
@@ -182,7 +183,7 @@ absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node) {
   const std::optional<Convolution> convolution = ConvolutionOf(context.graph(), node);
   if (!convolution || !context.IsDefined(convolution->input) || !context.IsDefined(convolution->weight))
     return absl::InvalidArgumentError("a convolution without an image or weights");
-  if (type.device != v1::CUDA) return CallLibraryOnCpu(context, node, *convolution, type);
+  if (!IsGpu(type.device)) return CallLibraryOnCpu(context, node, *convolution, type);
   if (Can(Implementation::kKernel, context.graph(), *convolution))
     return LowerWindowPerChannel(context, node, *convolution);
   if (!context.IsDefined(convolution->bias)) return CallLibrary(context, node, *convolution, type);
@@ -206,7 +207,7 @@ absl::Status LowerConvolutionBackward(LoweringContext& context, const GraphNode&
   if (GradientsChannelsLast(context, node, *convolution)) {
     operands[Names::kGradient].strides = SoLaid(context, convolution->gradient);
     operands[Names::kInput].strides = SoLaid(context, convolution->input);
-    if (context.value(convolution->weight).device == v1::CUDA)
+    if (IsGpu(context.value(convolution->weight).device))
       operands[Names::kWeight].strides = SoLaid(context, convolution->weight);
   }
   return context.Call(node, kReason, false, operands);

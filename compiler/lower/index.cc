@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -202,7 +203,7 @@ class Scatter {
         if (context_.exprs().AsConst(size) == 0) return;
       }
     }
-    if (!accumulate_ || type_.device != v1::CUDA || context_.options().deterministic) {
+    if (!accumulate_ || !IsGpu(type_.device) || context_.options().deterministic) {
       context_.EmitOrdered(others, ordered, body);
       return;
     }

@@ -8,6 +8,7 @@
 
 #include "absl/types/span.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -19,7 +20,7 @@ std::optional<std::vector<int64_t>> AddedBehind(const Graph& graph, const GraphN
   const auto* tensor = self == nullptr ? nullptr : std::get_if<TensorArg>(self);
   if (tensor == nullptr || node.results.size() != 1) return std::nullopt;
   const TensorType& type = graph.type(tensor->value);
-  if (type.device != v1::CUDA || type.rank() == 0 || graph.type(node.results[0]).rank() != type.rank() ||
+  if (!IsGpu(type.device) || type.rank() == 0 || graph.type(node.results[0]).rank() != type.rank() ||
       pad.size() % 2 != 0 || pad.size() > 2 * type.rank()) {
     return std::nullopt;
   }

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/passes/core_set.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -136,7 +137,7 @@ bool RoundsOperand(const LoweringContext& context, LoopOpcode op, const Argument
                    const TensorType& type) {
   if (!IsNumber(context, argument)) return IsOfOtherType(context, argument, type.dtype);
   if (op == LoopOpcode::kRemainder || op == LoopOpcode::kFmod) return true;
-  if (type.device == v1::CUDA) return false;
+  if (IsGpu(type.device)) return false;
   const bool scales = op == LoopOpcode::kMul || op == LoopOpcode::kDiv || op == LoopOpcode::kFloorDiv ||
                       op == LoopOpcode::kTruncDiv;
   return !(scales && is_last);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 
@@ -121,7 +122,7 @@ absl::Status LowerMaxPoolBackward(LoweringContext& context, const GraphNode& nod
   for (int i = 0; i < 2; ++i) covering[i] = (window.kernel[i] - 1) / window.stride[i] + 1;
   const LoweredTensor& traced = context.Tensor(node, "grad_output");
   const bool undilated = window.dilation[0] == 1 && window.dilation[1] == 1;
-  if (type.device != v1::CUDA || !IsFloat(type.dtype) || !FitsImages(traced, type) || !undilated ||
+  if (!IsGpu(type.device) || !IsFloat(type.dtype) || !FitsImages(traced, type) || !undilated ||
       covering[0] > kCoveringMax || covering[1] > kCoveringMax / covering[0]) {
     return context.Call(node, "closed list: pooling backward", false);
   }
@@ -430,8 +431,8 @@ absl::Status LowerGridSample(LoweringContext& context, const GraphNode& node) {
       ops.CloseMask();
       // On the CPU eager multiplies what lies outside as well: a position that is no number gives none.
       const LoopOpId zero = ops.Constant(0, compute);
-      sum = ops.Add(sum, type.device == v1::CUDA ? ops.Where(inside, ops.Mul(value, factor), zero)
-                                                 : ops.Mul(ops.Where(inside, value, zero), factor));
+      sum = ops.Add(sum, IsGpu(type.device) ? ops.Where(inside, ops.Mul(value, factor), zero)
+                                            : ops.Mul(ops.Where(inside, value, zero), factor));
     }
     return sum;
   }));

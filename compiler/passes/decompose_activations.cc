@@ -3,6 +3,7 @@
 
 #include "compiler/passes/decomposition.h"
 #include "compiler/passes/types.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -231,7 +232,7 @@ struct LogitBounds {
 };
 
 LogitBounds BoundsOfLogit(DecomposeContext& m, double eps) {
-  if (m.Type().device == v1::CUDA) return {eps, 1.0 - eps};
+  if (IsGpu(m.Type().device)) return {eps, 1.0 - eps};
   const double low = RoundedNumber(eps, m.Type().dtype);
   return {low, RoundedNumber(1.0 - low, m.Type().dtype)};
 }

@@ -9,6 +9,7 @@
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/decomposition.h"
 #include "compiler/passes/types.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -42,7 +43,7 @@ bool IsOne(const Operand& operand) {
 
 // A number that eager rounds to F16 or BF16 before it computes, on the CPU.
 Operand Rounded(DecomposeContext& m, const Operand& operand) {
-  if (operand.kind != Operand::Kind::kFloat || m.Type().device == v1::CUDA) return operand;
+  if (operand.kind != Operand::Kind::kFloat || IsGpu(m.Type().device)) return operand;
   return RoundedNumber(operand.number, m.Type().dtype);
 }
 

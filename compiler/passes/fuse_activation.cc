@@ -14,6 +14,7 @@
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/types.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -242,7 +243,7 @@ class ActivationFuser {
     const std::optional<Gemm> gemm = GemmOf(graph_, graph_.nodes[producers_[matrix]]);
     if (!gemm || !gemm->is_plain()) return;
     const TensorType &from = graph_.type(x), &to = graph_.type(result);
-    if (from.device != v1::CUDA || from.dtype != to.dtype || !SameLayout(graph_.exprs, from, to)) return;
+    if (!IsGpu(from.device) || from.dtype != to.dtype || !SameLayout(graph_.exprs, from, to)) return;
     const bool narrow = from.dtype == v1::F16 || from.dtype == v1::BF16;
     if (!narrow && (from.dtype != v1::F32 || (kind == Kind::kGeluTanh && !tf32_))) return;
     if (gemm->c != kNoValue ? !AddsBias(graph_, *gemm) : !HasARowInMemory(gemm->b)) return;

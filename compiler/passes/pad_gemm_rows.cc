@@ -12,6 +12,7 @@
 #include "compiler/passes/pinned_layouts.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/target/cost_model.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -61,7 +62,7 @@ class GemmPadder {
   // Of a gemm that is worth padding.
   std::optional<Sizes> Unaligned(const Gemm& gemm) const {
     const TensorType& type = graph_.type(gemm.d);
-    if (!gemm.is_plain() || pinned_[gemm.d] || type.device != v1::CUDA || !IsHalf(type.dtype) ||
+    if (!gemm.is_plain() || pinned_[gemm.d] || !IsGpu(type.device) || !IsHalf(type.dtype) ||
         !HasOneDType(graph_, gemm)) {
       return std::nullopt;
     }

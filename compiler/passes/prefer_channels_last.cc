@@ -13,6 +13,7 @@
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/types.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -111,7 +112,7 @@ std::vector<bool> KnownLayouts(const Graph& graph, bool channels_last_on_cpu) {
     const int32_t producer = producers[output.value];
     const bool is_static =
         absl::c_all_of(type.sizes, [&](ExprId size) { return graph.exprs.AsConst(size).has_value(); });
-    const bool may_lay = type.device == v1::CUDA ? is_static : channels_last_on_cpu;
+    const bool may_lay = IsGpu(type.device) ? is_static : channels_last_on_cpu;
     return graph.kind != v1::FORWARD || output.fact.user_visible() || !may_lay || producer < 0 ||
            IsViewNode(graph.nodes[producer]);
   });
@@ -170,7 +171,7 @@ class Layouter {
   ValueId ImageOf(const GraphNode& convolution) const { return ConvolutionOf(graph_, convolution)->input; }
 
   bool MayConvolveChannelsLast(ValueId image) const {
-    return channels_last_on_cpu_ || graph_.type(image).device == v1::CUDA;
+    return channels_last_on_cpu_ || IsGpu(graph_.type(image).device);
   }
 
   bool MayLay(ValueId value) {
@@ -201,7 +202,7 @@ class Layouter {
   // declared row-major; what the library makes otherwise (of 3 × 3 windows) the runtime copies.
   std::vector<GraphNode> LayGradients(GraphNode& node) {
     std::vector<GraphNode> clones;
-    const bool on_gpu = graph_.type(ImageOf(node)).device == v1::CUDA;
+    const bool on_gpu = IsGpu(graph_.type(ImageOf(node)).device);
     for (size_t i = 0; i < (on_gpu ? 2u : 1u); ++i) {
       const ValueId declared = node.results[i];
       if (declared == kNoValue || graph_.type(declared).dtype == v1::DTYPE_UNSPECIFIED) continue;

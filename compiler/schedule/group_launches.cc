@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "compiler/support/member_table.h"
 #include "compiler/support/proto_util.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -283,7 +284,7 @@ class Grouper {
       kernel.kernel.mutable_exprs(e)->set_value(kernel.kernel.symbol_count());
       kernel.kernel.set_symbol_count(kernel.kernel.symbol_count() + 1);
     }
-    const bool on_gpu = context_.graph().buffers[kernel.operands.buffers.front()].device == v1::CUDA;
+    const bool on_gpu = IsGpu(context_.graph().buffers[kernel.operands.buffers.front()].device);
     if (on_gpu) {
       kernel.kernel.mutable_schedule()->set_members(MemberTable::MembersThatFit(
           static_cast<uint32_t>(kernel.kernel.buffers_size()) + kernel.kernel.symbol_count()));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "compiler/target/cost_model.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -180,7 +181,7 @@ class LoopChooser {
 
   bool OnGpu() {
     return std::any_of(facts_.accesses.begin(), facts_.accesses.end(), [&](const DraftAccess& access) {
-      return context_.graph().buffers[access.buffer].device == v1::CUDA;
+      return IsGpu(context_.graph().buffers[access.buffer].device);
     });
   }
 

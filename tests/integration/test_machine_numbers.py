@@ -38,6 +38,7 @@ def copy(tmp_path):
     "  if (bytes > 33'554'432) return true;",
     "constexpr int64_t kShared = 0x100000;",
     "constexpr int64_t kSms = 80;",
+    "  if (type.device == v1::CUDA) return true;",
 ])
 def test_one_is_named(copy, line):
     path = copy / "compiler" / "schedule" / "fuse.cc"
