@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""kilnd under load against what gRPC costs by itself, on a unix socket.
+"""kilnd under load against what gRPC costs by itself, on a unix socket and, in the row of that name, by mutual TLS.
 
   tests/bench/service.sh [--quick] [--only ROW,…] [--json FILE]
 
@@ -28,11 +28,11 @@ import time
 import service_attackers
 import service_compiles
 import service_limits
-from service_limits import said
+from service_limits import TLS_HIT, said
 from service_parts import FETCH, LOOKUP, ROOT, STORE_CONNECTIONS, WAITING_CONNECTIONS, Bench, Failed, run, spread
 
 COMPARED = ("hit", "miss", "objects", "waiting", "manifests")
-ROWS = (*COMPARED, "attackers", "herd", "overload", "workers")
+ROWS = (*COMPARED, "tls", "attackers", "herd", "overload", "workers")
 SPIN = "while True: pass"
 SPIN_SECONDS, EVICT_SECONDS_MAX = 10, 300
 
@@ -48,11 +48,11 @@ def compare(rounds, baseline, fields):
     return row
 
 
-def measure_calls(bench, kilnd, what):
+def measure_calls(bench, kilnd, what, row_name=None):
     """A row a number of connections, of Lookups that hit or miss."""
     size = bench.replies[what]
     rows = []
-    with bench.bare("unary", size) as unary, bench.bare("generic", size) as generic:
+    with bench.bare("unary", size, tls=kilnd.tls) as unary, bench.bare("generic", size, tls=kilnd.tls) as generic:
         for connections in bench.options.connections:
             rounds = {"unary": [], "generic": [], "kilnd": []}
             for _ in range(bench.options.rounds):
@@ -61,7 +61,7 @@ def measure_calls(bench, kilnd, what):
             rates = {form: statistics.median(result["rate"] for result in rounds[form])
                      for form in ("unary", "generic")}
             row = compare(rounds, max(rates, key=rates.get), ("rate", "p50", "p99", "processor"))
-            rows.append(dict(row, row=what, connections=connections, reply_bytes=size))
+            rows.append(dict(row, row=row_name or what, connections=connections, reply_bytes=size))
             print_row(rows[-1])
     return rows
 
@@ -323,6 +323,11 @@ def main(arguments):
                             rows += measure_calls(bench, kilnd, what)
                     if "objects" in options.only:
                         rows += measure_objects(bench, kilnd)
+            if "tls" in options.only:
+                print_header()
+                with bench.kilnd(tls=bench.certificates()) as kilnd:
+                    bench.prepare(kilnd)
+                    rows += measure_calls(bench, kilnd, "hit", TLS_HIT)
             if "waiting" in options.only:
                 rows += measure_waiting(bench)
             if "manifests" in options.only:

@@ -1,7 +1,8 @@
 // What gRPC costs by itself: a callback server that knows the methods' names and nothing else of kiln.
-//   service_bare --socket PATH --form unary|generic [--reply-bytes N] [--messages N]
+//   service_bare --socket PATH|--tls DIRECTORY --form unary|generic [--reply-bytes N] [--messages N]
 // Lookup is answered by one prebuilt reply, FetchObjects by `messages` of them, and a Compile gets one as
-// soon as it has sent something and then waits until its client goes. Serves until standard input ends.
+// soon as it has sent something and then waits until its client goes. Serves until standard input ends. With
+// --tls by mutual TLS on a port of the loopback, which it prints as "serves 127.0.0.1:PORT".
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +13,7 @@
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/grpcpp.h"
 #include "kiln/v1/compile.grpc.pb.h"
+#include "tests/bench/service_tls.h"
 
 namespace kiln {
 namespace {
@@ -116,15 +118,20 @@ class Generic : public grpc::CallbackGenericService {
 };
 
 int Main(int argc, char** argv) {
-  std::string socket, form = "unary";
+  std::string socket, tls, form = "unary";
   size_t reply_bytes = 0;
   Reply reply;
   CLI::App app("A bare callback server: what gRPC costs by itself.");
-  app.add_option("--socket", socket, "Unix socket")->required();
+  auto* unix_socket = app.add_option("--socket", socket, "Unix socket");
+  app.add_option("--tls", tls, "Directory of server.crt, server.key and ca.crt")->excludes(unix_socket);
   app.add_option("--form", form, "Of Lookup")->check(CLI::IsMember({"unary", "generic"}));
   app.add_option("--reply-bytes", reply_bytes, "Of each message it sends");
   app.add_option("--messages", reply.messages, "That FetchObjects sends");
   CLI11_PARSE(app, argc, argv);
+  if (socket.empty() == tls.empty()) {
+    fprintf(stderr, "service_bare: name --socket or --tls\n");
+    return 1;
+  }
   reply.message = OfBytes(reply_bytes);
   // As server/listen has them.
   grpc::ServerBuilder builder;
@@ -133,7 +140,12 @@ int Main(int argc, char** argv) {
   builder.SetMaxReceiveMessageSize(6 << 20);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 256);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddListeningPort("unix:" + socket, grpc::InsecureServerCredentials());
+  int port = 0;
+  if (tls.empty()) {
+    builder.AddListeningPort("unix:" + socket, grpc::InsecureServerCredentials());
+  } else {
+    builder.AddListeningPort("127.0.0.1:0", bench::ServerTls(tls), &port);
+  }
   Unary unary(&reply);
   Generic generic(&reply);
   if (form == "unary") {
@@ -143,8 +155,12 @@ int Main(int argc, char** argv) {
   }
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) {
-    fprintf(stderr, "service_bare: cannot listen on %s\n", socket.c_str());
+    fprintf(stderr, "service_bare: cannot listen on %s\n", tls.empty() ? socket.c_str() : "the loopback");
     return 1;
+  }
+  if (!tls.empty()) {
+    printf("serves 127.0.0.1:%d\n", port);
+    fflush(stdout);
   }
   char byte = 0;
   while (read(STDIN_FILENO, &byte, 1) > 0) {

@@ -14,11 +14,12 @@ import sys
 import service
 import service_attackers
 import service_compiles
+from service_limits import TLS_HIT
 
 # Of each table: its title, its rows, and what prints its head and a row of it.
 TABLES = (
-    ("Calls beside a bare gRPC server", ("hit", "miss", "objects", "waiting", "manifests"), service.print_header,
-     service.print_row),
+    ("Calls beside a bare gRPC server", ("hit", "miss", TLS_HIT, "objects", "waiting", "manifests"),
+     service.print_header, service.print_row),
     ("Attackers", ("attackers",), service_attackers.print_header, service_attackers.print_row),
     ("A thousand callers of one program", ("herd",), service_compiles.print_herd_header, service_compiles.print_herd),
     ("More work than there are workers for", ("overload",), lambda: None, service_compiles.print_overload),
@@ -53,8 +54,8 @@ def main(arguments):
               "--partial makes the page without them", file=sys.stderr)
         return 1
     print("# kilnd under load\n")
-    print(f"Printed on {facts['date']}: {facts['processors']} processors of {facts['processor']}, unix socket, "
-          f"{facts['kiln']}, by\n")
+    print(f"Printed on {facts['date']}: {facts['processors']} processors of {facts['processor']}, unix socket but "
+          f"where a row says TLS, {facts['kiln']}, by\n")
     for command in dict.fromkeys(result["facts"]["command"] for result in results):
         print(f"- `{command}`")
     print("\n`bare` is a server of gRPC's callbacks alone that sends bytes of the same size, the faster of its unary\n"

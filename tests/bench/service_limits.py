@@ -2,6 +2,7 @@
 
 A ratio is kilnd's to the bare server's, or that of many manifests to that of few.
 """
+TLS_HIT = "hit by TLS"  # the row's name
 RATE_MIN = 0.85
 P50_MAX = 1.15
 P99_MAX, P99_CONNECTIONS = 1.5, 256
@@ -40,8 +41,8 @@ def _of_manifests(row):
     return found
 
 
-_VERDICTS = {"hit": _of_calls, "miss": _of_calls, "objects": _of_objects, "waiting": _of_waiting,
-             "manifests": _of_manifests}
+_VERDICTS = {"hit": _of_calls, "miss": _of_calls, TLS_HIT: _of_calls, "objects": _of_objects,
+             "waiting": _of_waiting, "manifests": _of_manifests}
 
 
 def verdicts(row):

@@ -1,5 +1,6 @@
 // Closed-loop load on one method, in bytes that it does not read:
 //   service_load calls --socket PATH --method NAME --request FILE [--connections N] [--outstanding N] …
+//     --tls DIRECTORY: by mutual TLS as `load`; --socket is HOST:PORT then
 //     --request-list FILE: of messages, each with its length before it (four bytes), in turn; --calls N: so
 //     many; --retries N: a call that fails is tried again, at most so often, once its connection stands
 //   service_load wait  --socket PATH --method NAME --request FILE … [--connections N] [--outstanding N]
@@ -26,6 +27,7 @@
 
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
+#include "tests/bench/service_tls.h"
 
 namespace {
 
@@ -34,6 +36,7 @@ using grpc::ByteBuffer;
 
 struct Options {
   std::string socket;
+  std::string tls;
   std::string method;
   std::vector<std::string> request_files;
   std::string request_list;
@@ -59,11 +62,15 @@ struct Tally {
 
 class Connection {
  public:
-  explicit Connection(const std::string& socket) {
+  explicit Connection(const Options& options) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // one socket each
     arguments.SetMaxReceiveMessageSize(-1);
-    channel_ = grpc::CreateCustomChannel("unix:" + socket, grpc::InsecureChannelCredentials(), arguments);
+    channel_ = options.tls.empty()
+                   ? grpc::CreateCustomChannel("unix:" + options.socket, grpc::InsecureChannelCredentials(),
+                                               arguments)
+                   : grpc::CreateCustomChannel(options.socket, kiln::bench::ClientTls(options.tls, "load"),
+                                               arguments);
     stub_.emplace(channel_);
   }
   bool Connect() {
@@ -382,7 +389,8 @@ bool ReadRequests(Options* options) {
 }
 
 void AddOptions(CLI::App* command, Options* options) {
-  command->add_option("--socket", options->socket, "Unix socket")->required();
+  command->add_option("--socket", options->socket, "Unix socket, or HOST:PORT with --tls")->required();
+  command->add_option("--tls", options->tls, "Directory of load.crt, load.key and ca.crt");
   command->add_option("--method", options->method, "/package.Service/Method")->required();
   command->add_option("--request", options->request_files, "File with a message's bytes");
   command->add_option("--connections", options->connections)->check(CLI::Range(1, 100'000));
@@ -415,7 +423,7 @@ int Main(int argc, char** argv) {
   }
   std::vector<Connection> connections;
   connections.reserve(options.connections);
-  for (int c = 0; c < options.connections; ++c) connections.emplace_back(options.socket);
+  for (int c = 0; c < options.connections; ++c) connections.emplace_back(options);
   for (Connection& connection : connections) {
     if (connection.Connect()) continue;
     fprintf(stderr, "service_load: %s does not answer\n", options.socket.c_str());

@@ -2,6 +2,7 @@
 import contextlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import time
@@ -14,6 +15,12 @@ KILND_CONFIG = """
 workers {{ count: {workers} binary: "{worker}" plan_seconds_max: 3600 }}
 measuring {{ off: true }}
 """
+LOAD_IDENTITY = "spiffe://example.org/load"
+TLS_CONFIG = """
+listen {{ tcp: "127.0.0.1:0"
+  tls {{ certificate: "{certificates}/server.crt" key: "{certificates}/server.key" authority: "{certificates}/ca.crt" }}
+  tenants {{ name: "default" identities: "{identity}" }} }}
+"""
 
 
 class Failed(Exception):
@@ -21,19 +28,32 @@ class Failed(Exception):
 
 
 class Server:
-    """A process that serves a unix socket and ends with its standard input, or by a signal."""
+    """A process that serves a unix socket, or by TLS the address that it prints, and ends with its standard input or by
+    a signal."""
 
-    def __init__(self, name, command, socket, log):
-        self.name, self.socket = name, socket
+    def __init__(self, name, command, socket, log, tls=None):
+        self.name, self.socket, self.tls = name, socket, tls
         self._log = open(log, "a+")  # noqa: SIM115 - closed by stop
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log)
         deadline = time.monotonic() + 30
-        while not os.path.exists(socket):
+        while not self._serves(log):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 self._log.seek(0)
                 raise Failed(f"{name} does not start: {self._log.read().strip()}")
             time.sleep(0.02)
+
+    def _serves(self, log):
+        if not self.tls:
+            return os.path.exists(self.socket)
+        with open(log) as file:
+            found = re.search(r"\bserves (\S+:\d+)", file.read())
+        self.socket = found[1] if found else self.socket
+        return found is not None
+
+    def where(self):
+        """The load's arguments."""
+        return ["--socket", self.socket] + (["--tls", self.tls] if self.tls else [])
 
     def stop(self):
         self._process.stdin.close()
@@ -80,14 +100,22 @@ class Bench:
         finally:
             server.stop()
 
-    def bare(self, form, reply_bytes, messages=1):
-        socket = self.place("bare")
-        command = [self.program("service_bare"), "--socket", socket, "--form", form, "--reply-bytes",
-                   str(reply_bytes), "--messages", str(messages)]
-        return self.running(form, lambda name: Server(name, command, socket, socket + ".log"))
+    def certificates(self):
+        """The directory of an authority's, a server's and the load's."""
+        place = os.path.join(self.directory, "certificates")
+        if not os.path.exists(place):
+            run([os.path.join(ROOT, "deploy", "make_dev_certs.sh"), place, f"load={LOAD_IDENTITY}"])
+        return place
 
-    def kilnd(self, store=None, settings="", worker="scripted_worker", workers=2, open_to_all=False):
-        """`open_to_all`: to users who may be its tenants."""
+    def bare(self, form, reply_bytes, messages=1, tls=None):
+        """`tls`: the certificates' directory."""
+        socket = self.place("bare")
+        command = [self.program("service_bare"), *(["--tls", tls] if tls else ["--socket", socket]), "--form", form,
+                   "--reply-bytes", str(reply_bytes), "--messages", str(messages)]
+        return self.running(form, lambda name: Server(name, command, socket, socket + ".log", tls))
+
+    def kilnd(self, store=None, settings="", worker="scripted_worker", workers=2, open_to_all=False, tls=None):
+        """`open_to_all`: to users who may be its tenants. `tls`: the certificates' directory."""
         place = self.place("kilnd")
         os.mkdir(place, 0o700)
         if open_to_all:
@@ -96,13 +124,15 @@ class Bench:
         with open(config, "w") as file:
             file.write(KILND_CONFIG.format(worker=self.program(worker), workers=workers))
             file.write(self.options.config + settings)
+            if tls:
+                file.write(TLS_CONFIG.format(certificates=tls, identity=LOAD_IDENTITY))
         socket = os.path.join(place, "kilnd.sock")
-        command = [self.options.kilnd or self.program("kilnd"), "--config", config, "--socket", socket, "--store",
-                   store or os.path.join(place, "store")]
-        return self.running("kilnd", lambda name: Server(name, command, socket, socket + ".log"))
+        command = [self.options.kilnd or self.program("kilnd"), "--config", config, "--store",
+                   store or os.path.join(place, "store"), *([] if tls else ["--socket", socket])]
+        return self.running("kilnd", lambda name: Server(name, command, socket, socket + ".log", tls))
 
     def prepare(self, server):
-        command = [self.program("service_requests"), "--socket", server.socket, "--directory", self.directory]
+        command = [self.program("service_requests"), *server.where(), "--directory", self.directory]
         self.replies = json.loads(run(command))
 
     def lookups(self, server, found, name, connections=STORE_CONNECTIONS, calls=0):
@@ -114,7 +144,7 @@ class Bench:
         return json.loads(run(command))
 
     def load(self, server, method, request, connections, reply_bytes, stream=False):
-        command = [self.program("service_load"), "calls", "--socket", server.socket, "--method", method, "--request",
+        command = [self.program("service_load"), "calls", *server.where(), "--method", method, "--request",
                    os.path.join(self.directory, request), "--connections", str(connections), "--outstanding",
                    str(self.options.outstanding), "--threads", str(self.options.threads), "--seconds",
                    str(self.options.seconds), "--reply-bytes", str(reply_bytes)] + ["--stream"] * stream

@@ -1,6 +1,6 @@
 // Brings a kilnd that runs scripted workers (tests/fault/scripted_worker.cc) to where it can be measured, and
 // writes the messages that service_load sends:
-//   service_requests --socket PATH --directory DIRECTORY [--kernels N] [--object-bytes N]
+//   service_requests --socket PATH --directory DIRECTORY [--tls DIRECTORY] [--kernels N] [--object-bytes N]
 //     hit      a Lookup of what is stored     objects   a FetchObjects of two large objects
 //     miss     a Lookup of what is not        wait.*    a Compile that never ends: its header, its graph
 // Prints one line of JSON: the bytes of each reply.
@@ -18,6 +18,7 @@
 #include "compiler/support/zstd.h"
 #include "grpcpp/grpcpp.h"
 #include "kiln/v1/compile.grpc.pb.h"
+#include "tests/bench/service_tls.h"
 
 namespace kiln {
 namespace {
@@ -45,11 +46,15 @@ v1::CompileHeader HeaderOf(const std::string& script) {
 
 class Client {
  public:
-  Client(const std::string& socket, std::string directory) : directory_(std::move(directory)) {
+  // `tls`: the certificates' directory, or empty; `socket` is HOST:PORT with it.
+  Client(const std::string& socket, const std::string& tls, std::string directory)
+      : directory_(std::move(directory)) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
     stub_ = v1::Compiler::NewStub(
-        grpc::CreateCustomChannel("unix:" + socket, grpc::InsecureChannelCredentials(), arguments));
+        tls.empty()
+            ? grpc::CreateCustomChannel("unix:" + socket, grpc::InsecureChannelCredentials(), arguments)
+            : grpc::CreateCustomChannel(socket, bench::ClientTls(tls, "load"), arguments));
   }
 
   absl::StatusOr<v1::Manifest> Compile(const std::string& script) {
@@ -170,16 +175,17 @@ absl::Status Prepare(Client* client, int kernels, size_t object_bytes) {
 }
 
 int Main(int argc, char** argv) {
-  std::string socket, directory;
+  std::string socket, tls, directory;
   int kernels = 120;
   size_t object_bytes = 8u << 20;
   CLI::App app("Fills a kilnd with scripted workers and writes the requests that service_load sends.");
-  app.add_option("--socket", socket, "kilnd's")->required();
+  app.add_option("--socket", socket, "kilnd's, or HOST:PORT with --tls")->required();
+  app.add_option("--tls", tls, "Directory of load.crt, load.key and ca.crt");
   app.add_option("--directory", directory, "Where the requests go")->required();
   app.add_option("--kernels", kernels, "Of the program that is hit");
   app.add_option("--object-bytes", object_bytes, "Of each of two large objects, before packing");
   CLI11_PARSE(app, argc, argv);
-  Client client(socket, directory);
+  Client client(socket, tls, directory);
   const absl::Status status = Prepare(&client, kernels, object_bytes);
   if (!status.ok()) fprintf(stderr, "service_requests: %s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;

@@ -17,7 +17,7 @@ def measured(tmp_path_factory):
         pytest.skip("no build with tests")
     path = tmp_path_factory.mktemp("service") / "service.json"
     done = subprocess.run(
-        [sys.executable, os.path.join(BENCH, "service.py"), "--build", BUILD, "--only", "hit,waiting,workers",
+        [sys.executable, os.path.join(BENCH, "service.py"), "--build", BUILD, "--only", "hit,tls,waiting,workers",
          "--rounds", "1", "--seconds", "0.3", "--connections", "1,2", "--waiting", "50", "--workers", "1,2",
          "--worker-rounds", "1", "--report-only", "--json", str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -28,8 +28,8 @@ def test_the_page_says_what_was_measured_and_how(measured):
     done = subprocess.run([sys.executable, os.path.join(BENCH, "service_document.py"), str(measured)],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "--only hit,waiting,workers" in done.stdout
-    for begin in ("| hit, ", "| waiting | 50 clients | memory a client", "| 2 | "):
+    assert "--only hit,tls,waiting,workers" in done.stdout
+    for begin in ("| hit, ", "| hit by TLS, ", "| waiting | 50 clients | memory a client", "| 2 | "):
         assert any(line.startswith(begin) for line in done.stdout.splitlines()), begin
     assert "Attackers" not in done.stdout, "what was not measured has no table"
 
