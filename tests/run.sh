@@ -36,7 +36,7 @@ run() {  # NAME REPORT COMMAND…
   local name=$1 report=$2 code=0
   shift 2
   echo
-  echo "==== $name"
+  echo "==== $name, after $SECONDS s"
   "$@" || code=$?
   if [ ! -s "$report" ]; then
     echo "$name: no report (exit code $code)" >&2
@@ -44,14 +44,16 @@ run() {  # NAME REPORT COMMAND…
   fi
 }
 
+# Many tests of daemons wait more than they compute.
+processors=$(nproc)
+jobs=$((processors + (processors + 1) / 2))
 "$root/tests/lint.sh" || broken=$((broken + 1))
 run "C++ and text tests" "$reports/ctest.xml" \
-  ctest --test-dir "$build" -j "$(nproc)" --timeout "$timeout" --output-on-failure --progress \
+  ctest --test-dir "$build" -j "$jobs" --timeout "$timeout" --output-on-failure --progress \
   --output-junit "$reports/ctest.xml"
 if [ $python_tests = yes ]; then
   # Each process has a daemon of its own (tests/integration/conftest.py) and takes whole files, whose fixtures are shared.
-  processes=$(nproc)
-  [ "$processes" -le 4 ] || processes=4
+  processes=$((processors < 4 ? processors : 4))
   run "Python tests" "$reports/pytest.xml" \
     "$python" -m pytest -q -p no:cacheprovider -n "$processes" --dist loadfile --durations=10 "${pytest_options[@]}" \
     --junitxml "$reports/pytest.xml" "$root/tests/integration"

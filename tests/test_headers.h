@@ -1,5 +1,5 @@
-// Precompiled for the C++ tests (CMakeLists.txt): heavy headers that many of them include. A test still includes what
-// it uses.
+// Precompiled for the C++ tests (CMakeLists.txt): heavy headers that many of them include. A test still
+// includes what it uses.
 #pragma once
 
 #include <algorithm>

@@ -87,7 +87,8 @@ class BackendConformanceTest : public testing::TestWithParam<const char*> {
     for (size_t b = 0; b < buffers.size(); ++b) EXPECT_EQ(split->buffers[b].bytes, got->buffers[b].bytes);
   }
 
-  // Of more combinations than a short run has time for, each fourth, drawn by a fixed seed; with KILN_FULL all.
+  // Of more combinations than a short run has time for, each fourth, drawn by a fixed seed; with KILN_FULL
+  // all.
   bool Drawn() { return std::getenv("KILN_FULL") != nullptr || random_() % 4 == 0; }
 
   static bool Accumulates(const v1::Kernel& kernel) {

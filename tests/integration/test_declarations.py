@@ -225,6 +225,7 @@ def test_images_in_any_layout(function):
         torch.testing.assert_close(mine, expected, check_stride=True)
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("function", [
     torch.copysign, torch.floor_divide, torch.heaviside, torch.logaddexp, torch.logaddexp2, torch.logical_and,
     torch.logical_or, torch.logical_xor, torch.special.xlog1py, torch.xlogy,

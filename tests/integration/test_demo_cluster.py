@@ -56,7 +56,7 @@ def is_serving(temporary):
     return any("kilnd --config" in str(name) for name in names_left(temporary))
 
 
-@pytest.mark.parametrize("options", [[], ["--without-tier"]])
+@pytest.mark.parametrize("options", [[], pytest.param(["--without-tier"], marks=pytest.mark.full)])
 def test_what_the_next_machine_compiles(temporary, options, tmp_path):
     code, output, errors = finished(start(temporary, *options, "--json", str(tmp_path / "rows.json")))
     assert code == 0, output + errors

@@ -177,6 +177,7 @@ def test_guards_of_the_graph_in_a_new_process(place):
     assert loads == [0, 1]
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("way", ["dynamic", "marked", "automatic"])
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_one_program_serves_all_sizes(name, way):
@@ -221,7 +222,7 @@ def test_a_new_process_at_another_size(place, dynamic):
         assert (stats["graphs"], stats["compiles"], stats["hits"]) == (1, int(not hit), int(hit))
 
 
-@pytest.mark.parametrize("name", ["bert", "llama"])
+@pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.full), "llama"])
 def test_one_pair_of_programs_trains_at_all_sizes(name):
     """A forward and a backward program for batch 2-64 and sequence 16-512; every gradient agrees with eager's."""
     pytest.importorskip("transformers")

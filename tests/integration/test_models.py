@@ -83,6 +83,7 @@ def test_training(name):
     check_training(model.train(), inputs)
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("name", FULL_SIZE)
 def test_full_size_inference(name):
     model, inputs = make_full_size(name, "infer")
@@ -99,6 +100,7 @@ def test_full_size_training(name):
     assert share_of_the_rest(lambda: compiled(**inputs).loss.backward()) <= REST_SHARE_MAX
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_five_steps_of_adam(name):
     model, eager, _, inputs, _ = copies(name)

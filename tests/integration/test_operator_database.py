@@ -388,7 +388,7 @@ def test_nodes_are_counted_as_they_run(place):
 def test_the_database_agrees_with_eager(request, tmp_path):
     arguments = ["--json", str(tmp_path / "opdb.jsonl")]
     if not request.config.getoption("--full"):
-        arguments += ["--part", "0.02", "--samples", "2", "--limit-seconds", "200"]
+        arguments += ["--part", "0.02", "--samples", "2", "--limit-seconds", "90"]
     start = time.time()
     campaign = opdb.Campaign(opdb.parse(arguments))
     campaign.run()

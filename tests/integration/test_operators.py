@@ -93,12 +93,14 @@ def test_core_float32(sample):
     check(sample, core_evaluator.backend, torch.float32, dynamic=False)
 
 
+@pytest.mark.part(2)
 @needs_passes
 @pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.half]))
 def test_core_bfloat16(sample):
     check(sample, core_evaluator.backend, torch.bfloat16, dynamic=False)
 
 
+@pytest.mark.part(2)
 @needs_passes
 @pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.dynamic]))
 def test_core_dynamic(sample):
@@ -118,11 +120,13 @@ def test_kiln_float32(sample, no_fallback):
     check(sample, "kiln", torch.float32, dynamic=False)
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.half]))
 def test_kiln_bfloat16(sample, no_fallback):
     check(sample, "kiln", torch.bfloat16, dynamic=False)
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.dynamic]))
 def test_kiln_dynamic(sample, no_fallback):
     check(sample, "kiln", torch.float32, dynamic=True)

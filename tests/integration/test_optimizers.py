@@ -135,6 +135,7 @@ OPTIMIZERS = [
 ]
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name, options", OPTIMIZERS, ids=lambda value: value if isinstance(value, str) else
                          "_".join(value) or "plain")
@@ -168,7 +169,7 @@ def test_optimizers(name, options, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("tensors", [40, 200])
+@pytest.mark.parametrize("tensors", [40, pytest.param(200, marks=pytest.mark.full)])
 def test_launches_of_an_optimizer(tensors, device):
     """A launch takes as many tensors as 4 kB of arguments hold: of five addresses, a size and the member's first block
     78 or more."""
