@@ -31,6 +31,8 @@ std::optional<GangKeeper::News> GangKeeper::Look(const GangName& name, std::stri
   return news;
 }
 
-void GangKeeper::Seen(const News& news) { seen_[SlotOf(news.name)] = news; }
+void GangKeeper::Seen(const News& news, const v1::GangVerdict& written) {
+  if (IsEmpty(written)) seen_[SlotOf(news.name)] = news;
+}
 
 }  // namespace kiln

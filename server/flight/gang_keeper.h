@@ -11,6 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "server/flight/gang_table.h"
+#include "server/flight/gang_verdict.h"
 
 namespace kiln {
 
@@ -29,8 +30,9 @@ class GangKeeper {
   };
   // `mark`: of what stands there; empty: nothing does. Nothing: it is as it was last seen.
   std::optional<News> Look(const GangName& name, std::string mark);
-  // It has been read since, and put back where that was less.
-  void Seen(const News& news);
+  // It has been read since, and `written` was put back, or nothing. What was put back is read once more: the
+  // tier may lose that as well, and then has what it had.
+  void Seen(const News& news, const v1::GangVerdict& written);
 
  private:
   GangTable* const table_;

@@ -161,14 +161,15 @@ void Gangs::KeepAll() {
       if (!marks[i].ok()) continue;  // the next time
       const std::optional<GangKeeper::News> news = keeper_.Look(held[begin + i].name, *marks[i]);
       if (!news.has_value()) continue;
-      if (!PutBack(news->name, lives[i].left)) return;
-      keeper_.Seen(*news);
+      const std::optional<v1::GangVerdict> written = PutBack(news->name, lives[i].left);
+      if (!written.has_value()) return;
+      keeper_.Seen(*news, *written);
     }
   }
 }
 
-// False where the tier does not say: the next time.
-bool Gangs::PutBack(const GangName& name, absl::Duration life) {
+// What was written; nothing where the tier does not say: the next time.
+std::optional<v1::GangVerdict> Gangs::PutBack(const GangName& name, absl::Duration life) {
   GangPutBack put_back(&table_, name);
   bool told = true;
   while (const std::optional<GangDecision::Question> question = put_back.Next()) {
@@ -181,7 +182,7 @@ bool Gangs::PutBack(const GangName& name, absl::Duration life) {
     tier_->Renew(name.ns, {EntryKind::kManifest, ManifestEntryKey(name.compile_key, variant.variant_id())});
   if (!put_back.status().ok())
     spdlog::warn("put a gang's verdict back into the shared tier: {}", put_back.status().ToString());
-  return told;
+  return told ? std::optional(put_back.written()) : std::nullopt;
 }
 
 }  // namespace kiln

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -72,7 +73,7 @@ class Gangs final : public GangDecider {
   void BringFromTier(const GangName& name);
   void Keep() ABSL_LOCKS_EXCLUDED(mutex_);
   void KeepAll();
-  bool PutBack(const GangName& name, absl::Duration life);
+  std::optional<v1::GangVerdict> PutBack(const GangName& name, absl::Duration life);
 
   StoredKeys* const keys_;
   TierKeys* const tier_;

@@ -218,7 +218,7 @@ void SimGangs::KeepAll() {
 void SimGangs::PutBack(const std::shared_ptr<Kept>& kept) {
   const std::optional<GangDecision::Question> question = kept->put_back.Next();
   if (!question.has_value()) {
-    keeper_.Seen(kept->news);
+    keeper_.Seen(kept->news, kept->put_back.written());
     if (!kept->put_back.status().ok()) ++cluster_->outcome.met;
     for (const v1::GangVerdict::Variant& variant : kept->put_back.written().variants())
       outside_.renew(kept->news.name.compile_key, variant.variant_id());

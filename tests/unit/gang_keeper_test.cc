@@ -24,9 +24,9 @@ v1::GangVerdict ListOf(std::initializer_list<const char*> ids) {
 class GangKeeperTest : public testing::Test {
  protected:
   // One that is read is seen.
-  bool Reads(const std::string& mark) {
+  bool Reads(const std::string& mark, const v1::GangVerdict& written = {}) {
     const std::optional<GangKeeper::News> news = keeper_.Look(name_, mark);
-    if (news.has_value()) keeper_.Seen(*news);
+    if (news.has_value()) keeper_.Seen(*news, written);
     return news.has_value();
   }
   HandClock clock_;
@@ -51,6 +51,15 @@ TEST_F(GangKeeperTest, WhatIsHeldMeanwhileIsMissedThere) {
   ASSERT_TRUE(table_.Adopt(name_, ListOf({"a", "b"})).ok());
   EXPECT_TRUE(Reads("one"));
   EXPECT_FALSE(Reads("one"));
+}
+
+// The tier falls back to what was seen before that was put back.
+TEST_F(GangKeeperTest, WhatIsPutBackIsMissedAgain) {
+  ASSERT_TRUE(table_.Adopt(name_, ListOf({"a", "b"})).ok());
+  EXPECT_TRUE(Reads("one", ListOf({"a", "b"})));
+  EXPECT_TRUE(Reads("one", ListOf({"a", "b"})));
+  EXPECT_TRUE(Reads("two"));
+  EXPECT_FALSE(Reads("two"));
 }
 
 // As long as this daemon's own, and another: it is met.
