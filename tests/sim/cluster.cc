@@ -2,6 +2,7 @@
 
 #include "tests/sim/cluster_checks.h"
 #include "tests/sim/sim_daemon.h"
+#include "tests/sim/sim_stories.h"
 
 namespace kiln::sim {
 
@@ -40,7 +41,11 @@ void Disk::ForgetMemory() {
 }
 
 Cluster::Cluster(uint64_t seed, ClusterFault planted, ClusterCoverage* counted)
-    : fault(planted), coverage(counted), draw(seed), checks(std::make_unique<ClusterChecks>(this)) {
+    : fault(planted),
+      coverage(counted),
+      draw(seed),
+      checks(std::make_unique<ClusterChecks>(this)),
+      stories(std::make_unique<SimStories>(this)) {
   tier.blind = planted == ClusterFault::kNoCompare;
 }
 

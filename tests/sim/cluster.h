@@ -26,6 +26,7 @@ using std::chrono::seconds;
 
 class SimDaemon;
 class ClusterChecks;
+class SimStories;
 
 // What survives a daemon's death.
 struct Disk {
@@ -81,6 +82,7 @@ struct Cluster {
   uint64_t last_call = 0;
   uint64_t last_life = 0;  // of a daemon
   std::unique_ptr<ClusterChecks> checks;
+  std::unique_ptr<SimStories> stories;
 
  private:
   using Due = std::pair<MonotonicTime, uint64_t>;  // a random number breaks ties

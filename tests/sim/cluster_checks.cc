@@ -297,11 +297,10 @@ void ClusterChecks::SweepLives(const Listed& listed) {
   const MonotonicTime now = cluster_->clock.now;
   for (const auto& host : cluster_->hosts) {
     if (host->daemon == nullptr || host->cut) continue;
-    // What is put back ends with who was first, until the others have kept it too.
-    const MonotonicTime back =
-        cluster_->tier_lost +
-        (cluster_->outcome.losses > 0 ? Micros(kKeepEvery) + kPutBack : microseconds(0));
-    const MonotonicTime calm = std::max({host->trouble, back, host->daemon->born()});
+    // What is put back, as soon as it can be, ends with who was first, until the others have kept it too.
+    const microseconds back = cluster_->outcome.losses > 0 ? Micros(kKeepEvery) + kPutBack : microseconds(0);
+    const MonotonicTime calm =
+        std::max(std::max(host->trouble, cluster_->tier_lost) + back, host->daemon->born());
     if (now < calm + Micros(kKeepEvery) + kPutBack) continue;
     for (const auto& [name, until] : listed[host->number]) {
       const MonotonicTime used = until - Micros(kGangVerdictLife);

@@ -28,6 +28,7 @@ enum class ClusterFault {
   kLocalRefusal,      // the tier never has a gang's refusal
   kShortVerdict,      // verdicts end in the tier long before their time
   kNotPutBack,        // what the tier has lost stays lost
+  kSeenEarly,         // what was put back is not looked at again
   kNotKept,           // a verdict's end is not put off
   kOldGang,           // a job that starts anew keeps its gang's id
   kLostWaiter,        // who asked a tier that is cut is never told so
@@ -39,7 +40,7 @@ enum class ClusterFault {
   kForgottenForward,  // an upstream's answer never reaches the flight
   kOwnProgram,        // a gang is served what is here, whatever the upstream says
 };
-inline constexpr int kClusterFaults = 20;
+inline constexpr int kClusterFaults = 21;
 const char* ClusterFaultName(ClusterFault fault);
 
 struct ClusterCoverage {

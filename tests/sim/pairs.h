@@ -10,8 +10,7 @@ namespace kiln::sim {
 
 class Pairs {
  public:
-  // A row an input, with a character a state: 'x' where it meets that, '?' where it can and hardly ever does,
-  // else '.'.
+  // A row an input, with a character a state: 'x' where it meets that, else '.'.
   struct Row {
     std::string name;
     std::string can;

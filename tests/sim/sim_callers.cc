@@ -10,6 +10,17 @@
 #include "tests/sim/cluster_checks.h"
 
 namespace kiln::sim {
+namespace {
+
+// Of a hundred uploads.
+constexpr int kStalls = 1;
+constexpr int kStallsForwarded = 10;  // where a flight may come back and wait again
+constexpr int kFails = 4;
+constexpr int kStalledFails = 40;
+constexpr int kGoesOn = 70;  // when its flight does
+constexpr milliseconds kStall(20'000);
+
+}  // namespace
 
 struct SimCallers::Caller {
   size_t number = 0;
@@ -29,6 +40,7 @@ struct SimCallers::Attempt final : public Subscriber, public std::enable_shared_
   CallId id = 0;
   bool compiles = false;
   std::string variant_id;  // that it was told
+  bool uploads = false;    // its graph is on its way
   bool gone = false;       // nobody hears what is said
 
   void Event(const FlightEventPtr& event) override { callers->Told(this, event->message()); }
@@ -103,13 +115,40 @@ void SimCallers::Found(const AttemptPtr& attempt, const SimDaemon::Found& found)
 }
 
 void SimCallers::Upload(const AttemptPtr& attempt) {
-  const bool slow = cluster_->draw.Chance(10);
-  cluster_->At(slow ? cluster_->draw.Upto(milliseconds(cluster_->draw.Chance(50) ? 150 : 3000))
-                    : cluster_->draw.Upto(milliseconds(6)),
-               [this, attempt] {
-                 if (Reaches(*attempt))
-                   attempt->host->daemon->Uploaded(attempt->id, cluster_->draw.Chance(4));
-               });
+  Draw& draw = cluster_->draw;
+  attempt->uploads = true;
+  if (draw.Chance(attempt->host->forwards ? kStallsForwarded : kStalls)) {
+    stalled_.push_back(attempt);
+    cluster_->At(draw.Upto(kStall), [this, attempt] { EndUpload(attempt, kStalledFails); });
+    return;
+  }
+  const bool slow = draw.Chance(10);
+  cluster_->At(slow ? draw.Upto(milliseconds(draw.Chance(50) ? 150 : 3000)) : draw.Upto(milliseconds(6)),
+               [this, attempt] { EndUpload(attempt, kFails); });
+}
+
+void SimCallers::EndUpload(const AttemptPtr& attempt, int fails) {
+  if (!std::exchange(attempt->uploads, false) || !Reaches(*attempt)) return;
+  attempt->host->daemon->Uploaded(attempt->id, cluster_->draw.Chance(fails));
+}
+
+std::vector<SimCallers::AttemptPtr> SimCallers::StalledOf(const Host& host, FlightId flight) {
+  std::erase_if(stalled_, [](const AttemptPtr& attempt) { return !attempt->uploads; });
+  std::vector<AttemptPtr> stalled;
+  for (const AttemptPtr& attempt : stalled_) {
+    if (attempt->host == &host && Reaches(*attempt) &&
+        host.daemon->table().FlightOfCall(attempt->id) == flight)
+      stalled.push_back(attempt);
+  }
+  return stalled;
+}
+
+void SimCallers::EndUploads(const Host& host, FlightId flight) {
+  for (const AttemptPtr& attempt : StalledOf(host, flight)) {
+    if (cluster_->draw.Chance(kGoesOn))
+      cluster_->At(cluster_->draw.Upto(milliseconds(3)),
+                   [this, attempt] { EndUpload(attempt, kStalledFails); });
+  }
 }
 
 // Its daemon hears of it, sooner or later, where it lives.
@@ -147,6 +186,17 @@ void SimCallers::CutOff() {
   for (const auto& caller : callers_) {
     if (caller->attempt != nullptr && cluster_->draw.Chance(20)) Leave(caller.get(), true);
   }
+}
+
+bool SimCallers::LeaveFlight(const Host& host, FlightId flight) {
+  bool any = false;
+  for (const auto& caller : callers_) {
+    if (caller->attempt == nullptr || caller->attempt->host != &host || !Reaches(*caller->attempt)) continue;
+    if (host.daemon->table().FlightOfCall(caller->attempt->id) != flight) continue;
+    Leave(caller.get(), /*comes_back=*/false);
+    any = true;
+  }
+  return any;
 }
 
 // ---- What they hear --------------------------------------------------------------------------

@@ -24,6 +24,11 @@ class SimCallers {
   void Broken(const Host& host);
   // Some of those that wait can't reach their daemon any more, which learns of it later.
   void CutOff();
+  // All that wait for a flight leave. False: nobody does.
+  bool LeaveFlight(const Host& host, FlightId flight);
+  // Whether uploads of it have stalled; they go on.
+  bool Stalls(const Host& host, FlightId flight) { return !StalledOf(host, flight).empty(); }
+  void EndUploads(const Host& host, FlightId flight);
 
   size_t active() const;
   void CheckAtRest() const;
@@ -39,11 +44,14 @@ class SimCallers {
   void Answer(Attempt* attempt, const v1::Manifest& manifest, bool durable);
   void Refuse(Attempt* attempt, const absl::Status& refusal, bool no_verdict);
   void Upload(const AttemptPtr& attempt);
+  std::vector<AttemptPtr> StalledOf(const Host& host, FlightId flight);
+  void EndUpload(const AttemptPtr& attempt, int fails);
   void Ended(Attempt* attempt, const absl::Status& status);
   bool Reaches(const Attempt& attempt) const;
 
   Cluster* const cluster_;
   std::vector<std::unique_ptr<Caller>> callers_;
+  std::vector<AttemptPtr> stalled_;  // whose uploads have
 };
 
 }  // namespace kiln::sim

@@ -8,6 +8,7 @@
 #include "server/flight/gang_subscriber.h"
 #include "server/flight/gangs.h"
 #include "tests/sim/cluster_checks.h"
+#include "tests/sim/sim_stories.h"
 
 namespace kiln::sim {
 namespace {
@@ -34,7 +35,7 @@ SimDaemon::SimDaemon(Cluster* cluster, Host* host, Host* farm)
       writer_(cluster, &link_),
       tier_flights_(NewTierFlights()),
       upstream_(farm == nullptr ? nullptr : NewUpstream(farm)) {
-  options_.tasks.workers = 1 + static_cast<size_t>(cluster_->draw.Below(4));
+  options_.tasks.workers = 1 + static_cast<size_t>(cluster_->draw.Below(upstream_ == nullptr ? 4 : 2));
   options_.tasks.forwards = upstream_ == nullptr ? 0 : 2 + static_cast<size_t>(cluster_->draw.Below(8));
   options_.queue_max = 1 + static_cast<size_t>(cluster_->draw.Below(cluster_->draw.Chance(30) ? 4 : 40));
   options_.upload_patience = milliseconds(40);
@@ -186,6 +187,7 @@ void SimDaemon::Cancel(CallId id) {
 
 void SimDaemon::Look(FlightId flight, const FlightRequest& request) {
   looking_.insert(flight);
+  cluster_->stories->GoesOn(*host_, flight);
   const bool served_elsewhere = !request.gang.id().empty();  // then what is here has no say
   link_.At(cluster_->draw.Upto(milliseconds(3)), [this, flight, served_elsewhere, key = request.compile_key] {
     looking_.erase(flight);
@@ -198,6 +200,7 @@ void SimDaemon::Look(FlightId flight, const FlightRequest& request) {
 
 void SimDaemon::Write(FlightId flight, std::shared_ptr<const Artifact> artifact) {
   storing_.insert(flight);
+  cluster_->stories->GoesOn(*host_, flight);
   if (upstream_ == nullptr) GiveTier(TierInput::kMade, flight, [&] { tier_flights_->Made(flight); });
   link_.At(cluster_->draw.Upto(milliseconds(cluster_->draw.Chance(10) ? 800 : 8)),
            [this, flight, artifact = std::move(artifact)] {
@@ -287,6 +290,7 @@ std::unique_ptr<SimUpstream> SimDaemon::NewUpstream(Host* farm) {
          : made                    ? FlightInput::kMade
                                    : FlightInput::kRefused,
          table_->StateOfFlight(flight), [&] { table_->Advanced(flight, std::move(next)); });
+    if (table_->StateOfFlight(flight) == State::kWaiting) cluster_->stories->GoesOn(*host_, flight);
   };
   outside.deadline = [this](FlightId flight) { return table_->DeadlineOf(flight); };
   return std::make_unique<SimUpstream>(cluster_, host_, farm, &link_, std::move(outside));
@@ -345,6 +349,8 @@ void SimDaemon::Claim(FlightId flight, const std::string& key) {
   claims_.Claim(flight, key, [this, flight](ClaimTable::Answer answer) {
     const bool ours = answer == ClaimTable::Answer::kOurs;
     if (ours && facts_[flight].ours_at == MonotonicTime::min()) facts_[flight].ours_at = cluster_->clock.now;
+    cluster_->stories->AnswerComes(ours ? SimStories::Kind::kLeftAsOurs : SimStories::Kind::kLeftAsNobodys,
+                                   *host_, flight);
     link_.At(cluster_->draw.Upto(milliseconds(1)), [this, flight, answer, ours] {
       FlightFacts& facts = facts_[flight];
       if (!ours && tier_flights_->StateOf(flight) != TierFlights::State::kNone) {

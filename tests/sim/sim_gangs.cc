@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/flight/gangs.h"
 #include "tests/sim/cluster_checks.h"
+#include "tests/sim/sim_stories.h"
 
 namespace kiln::sim {
 namespace {
@@ -128,6 +129,7 @@ void SimGangs::Step(const DecisionPtr& decision) {
       TierLink::Kind::kVerdict,
       [this, decision, question = *question, stands](TierLink::Fate fate) {
         *stands = AskTier(decision->name, question, kGangVerdictLife, /*puts_back=*/false, fate);
+        if (fate == TierLink::Fate::kTold) cluster_->stories->DecisionComes(host_);
       },
       [this, decision, stands](const absl::Status& status) {
         if (status.ok()) {
@@ -218,16 +220,26 @@ void SimGangs::KeepAll() {
 void SimGangs::PutBack(const std::shared_ptr<Kept>& kept) {
   const std::optional<GangDecision::Question> question = kept->put_back.Next();
   if (!question.has_value()) {
-    keeper_.Seen(kept->news, kept->put_back.written());
+    keeper_.Seen(kept->news, cluster_->Plant(ClusterFault::kSeenEarly, 100) ? v1::GangVerdict()
+                                                                            : kept->put_back.written());
     if (!kept->put_back.status().ok()) ++cluster_->outcome.met;
     for (const v1::GangVerdict::Variant& variant : kept->put_back.written().variants())
       outside_.renew(kept->news.name.compile_key, variant.variant_id());
     return;
   }
+  const microseconds late = cluster_->stories->PutsBack(host_, kept->news.name, *question);
+  if (late == microseconds(0)) {
+    AskToPutBack(kept, *question);
+  } else {
+    link_->At(late, [this, kept, question = *question] { AskToPutBack(kept, question); });
+  }
+}
+
+void SimGangs::AskToPutBack(const std::shared_ptr<Kept>& kept, const GangDecision::Question& question) {
   auto stands = std::make_shared<std::string>();
   link_->Ask(
       TierLink::Kind::kVerdict,
-      [this, kept, question = *question, stands](TierLink::Fate fate) {
+      [this, kept, question, stands](TierLink::Fate fate) {
         *stands = AskTier(kept->news.name, question, kept->life, /*puts_back=*/true, fate);
       },
       [this, kept, stands](const absl::Status& status) {

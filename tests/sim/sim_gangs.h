@@ -48,6 +48,7 @@ class SimGangs final : public GangDecider {
   void Keep();
   void KeepAll();
   void PutBack(const std::shared_ptr<Kept>& kept);
+  void AskToPutBack(const std::shared_ptr<Kept>& kept, const GangDecision::Question& question);
   std::string AskTier(const GangName& name, const GangDecision::Question& question, absl::Duration life,
                       bool puts_back, TierLink::Fate fate);
   void Count(size_t question, const GangName& name, TierLink::Fate fate);

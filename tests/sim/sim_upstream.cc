@@ -7,6 +7,7 @@
 #include "server/flight/gang_verdict.h"
 #include "server/flight/refusals.h"
 #include "tests/sim/sim_daemon.h"
+#include "tests/sim/sim_stories.h"
 
 namespace kiln::sim {
 namespace {
@@ -103,6 +104,8 @@ void SimUpstream::LookFurther(FlightId flight, const FlightRequest& request, con
   question.key = request.compile_key;
   question.size = static_cast<int>(hints.values(0));
   question.gang = request.gang.id();
+  if (host_->cut && compiles_here_)
+    cluster_->stories->AnswerComes(SimStories::Kind::kLeftAsAway, *host_, flight);
   Ask(question, known, [this, flight](KnownKeyPtr told, FlightTable::Where where) {
     looking_.erase(flight);
     outside_.looked(flight, std::move(told), where);
@@ -235,6 +238,7 @@ void SimUpstream::Forward(TaskId task, FlightId flight, FlightRequestPtr request
   ++cluster_->outcome.forwards;
   const auto callers =
       request->gang.id().empty() ? ForwardTable::Callers::kAny : ForwardTable::Callers::kGang;
+  if (callers == ForwardTable::Callers::kAny && compiles_here_) cluster_->stories->Forwards(host_, flight);
   requests_[flight] = std::move(request);
   Give(ForwardInput::kForward, flight, [&] { table_.Forward(task, flight, callers); });
 }
@@ -341,11 +345,14 @@ void SimUpstream::End(const CallPtr& call, ForwardedEnd end) {
 void SimUpstream::Take(FlightId flight, const ForwardedEnd& end) {
   v1::Manifest manifest;
   manifest.ParseFromString(end.manifest->manifest());
-  link_->At(cluster_->draw.Upto(milliseconds(60)), [this, flight, manifest] {
+  const bool goes_on_here = requests_.at(flight)->gang.id().empty() && compiles_here_;
+  const bool gone =
+      goes_on_here && cluster_->stories->AnswerComes(SimStories::Kind::kLeftAsTaken, *host_, flight);
+  link_->At(cluster_->draw.Upto(milliseconds(60)), [this, flight, manifest, gone] {
     // Fetched from there, as long as it is there.
     const auto& there = farm_->disk.variants[manifest.request_key()];
     const auto found = there.find(manifest.variant_id());
-    const bool fetched = found != there.end() && !host_->cut && farm_->daemon != nullptr;
+    const bool fetched = !gone && found != there.end() && !host_->cut && farm_->daemon != nullptr;
     absl::StatusOr<std::shared_ptr<const Artifact>> taken = absl::UnavailableError("it is gone");
     if (fetched) taken = found->second.artifact;
     Give(fetched ? ForwardInput::kTaken : ForwardInput::kNotTaken, flight,
