@@ -21,14 +21,28 @@ def daemon_pid(runtime_dir):
 
 
 def worker_pids(pid):
-    """The compiler processes below a daemon."""
+    """The compiler processes below a daemon, but for those that end as they are listed, as threads do."""
     found = []
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{thread}/children") as children:
-            for child in map(int, children.read().split()):
-                with open(f"/proc/{child}/comm") as name:
-                    found += [child] if name.read().startswith("kiln-worker") else worker_pids(child)
+    for thread in threads(pid):
+        for child in map(int, text_of(f"/proc/{pid}/task/{thread}/children").split()):
+            found += [child] if text_of(f"/proc/{child}/comm").startswith("kiln-worker") else worker_pids(child)
     return found
+
+
+def threads(pid):
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def text_of(path):
+    """Empty where there is nothing any more."""
+    try:
+        with open(path) as file:
+            return file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def stop_daemon(runtime_dir, signal_number=signal.SIGTERM):
