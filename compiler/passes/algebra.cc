@@ -130,8 +130,7 @@ class Simplifier {
     if (const GraphNode* add = Producer(value, Op::kIndexAdd); add != nullptr) return add;
     const GraphNode* put = Producer(value, Op::kUnsafeIndexPut);
     if (put == nullptr) put = Producer(value, Op::kIndexPut);
-    const auto* accumulate = put == nullptr ? nullptr : std::get_if<BoolArg>(put->Find("accumulate"));
-    return accumulate != nullptr && accumulate->value ? put : nullptr;
+    return put != nullptr && FlagOf(*put, "accumulate") ? put : nullptr;
   }
 
   // Whether `value` is a product of matrices, or a view or a cast of one.

@@ -72,10 +72,9 @@ class Combiner {
   // The operand of a sum over all but the channels.
   ValueId Summed(const GraphNode& node) const {
     if (node.target != Op::kSumDimIntList || node.results.size() != 1) return kNoValue;
-    const Argument *dims = node.Find("dim"), *keepdim = node.Find("keepdim");
+    const Argument* dims = node.Find("dim");
     const auto* list = dims == nullptr ? nullptr : std::get_if<IntListArg>(dims);
-    const auto* kept = keepdim == nullptr ? nullptr : std::get_if<BoolArg>(keepdim);
-    if (list == nullptr || list->values.size() != 3 || kept == nullptr || !kept->value) return kNoValue;
+    if (list == nullptr || list->values.size() != 3 || !FlagOf(node, "keepdim")) return kNoValue;
     for (size_t i = 0; i < 3; ++i) {
       if (graph_.exprs.AsConst(list->values[i]) != static_cast<int64_t>(i == 0 ? 0 : i + 1)) return kNoValue;
     }
