@@ -31,8 +31,8 @@ import service_limits
 from service_limits import TLS_HIT, said
 from service_parts import FETCH, LOOKUP, ROOT, STORE_CONNECTIONS, WAITING_CONNECTIONS, Bench, Failed, run, spread
 
-COMPARED = ("hit", "miss", "objects", "waiting", "manifests")
-ROWS = (*COMPARED, "tls", "attackers", "herd", "overload", "workers")
+COMPARED = ("hit", "miss", "objects", "tls", "waiting", "manifests")
+ROWS = (*COMPARED, "attackers", "herd", "overload", "workers")
 SPIN = "while True: pass"
 SPIN_SECONDS, EVICT_SECONDS_MAX = 10, 300
 
@@ -324,7 +324,6 @@ def main(arguments):
                     if "objects" in options.only:
                         rows += measure_objects(bench, kilnd)
             if "tls" in options.only:
-                print_header()
                 with bench.kilnd(tls=bench.certificates()) as kilnd:
                     bench.prepare(kilnd)
                     rows += measure_calls(bench, kilnd, "hit", TLS_HIT)

@@ -137,7 +137,7 @@ class Bench:
 
     def lookups(self, server, found, name, connections=STORE_CONNECTIONS, calls=0):
         """Those of a list of a filled store, in turn."""
-        command = [self.program("service_load"), "calls", "--socket", server.socket, "--method", LOOKUP,
+        command = [self.program("service_load"), "calls", *server.where(), "--method", LOOKUP,
                    "--request-list", os.path.join(found["place"], name), "--connections", str(connections), "--seconds",
                    str(60 if calls else self.options.seconds), "--warm-seconds", "0" if calls else "0.3", "--calls",
                    str(calls), "--reply-bytes", str(found["reply"])]
@@ -157,7 +157,7 @@ class Bench:
 
     @contextlib.contextmanager
     def waiting(self, server, clients):
-        command = [self.program("service_load"), "wait", "--socket", server.socket, "--method", COMPILE, "--request",
+        command = [self.program("service_load"), "wait", *server.where(), "--method", COMPILE, "--request",
                    os.path.join(self.directory, "wait.header"), os.path.join(self.directory, "wait.graph"),
                    "--connections", str(WAITING_CONNECTIONS), "--outstanding", str(clients // WAITING_CONNECTIONS)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as load:
