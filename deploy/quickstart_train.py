@@ -48,7 +48,7 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
         loss = run(input_ids=text, labels=text).loss
         loss.backward()
         optimizer.step()
-        return float(loss)
+        return float(loss.detach())
 
     losses: list[float] = []
     seconds: list[float] = []
