@@ -303,6 +303,9 @@ LoopOpId LoopRecorder::Compare(LoopOpcode op, LoopOpId a, LoopOpId b) {
   if (dtype(a) != dtype(b)) {
     return Fail(absl::StrCat(InfoOf(op).name, " of ", DTypeName(dtype(a)), " and ", DTypeName(dtype(b))));
   }
+  if (op == LoopOpcode::kEq && IsInteger(dtype(a)) && IsConstant(a) && IsConstant(b)) {
+    return ConstantInt(IntValue(a) == IntValue(b), v1::BOOL);
+  }
   return Make(op, v1::BOOL, {a, b});
 }
 

@@ -149,6 +149,37 @@ LoopOpId RoundedOperand(LoweringContext& context, LoopRecorder& ops, LoopOpcode 
   return RoundsOperand(context, op, argument, is_last, type) ? ops.RoundTo(value, type.dtype) : value;
 }
 
+bool DividesIntegers(LoopOpcode op, v1::DType dtype) {
+  return IsInteger(dtype) && (op == LoopOpcode::kFloorDiv || op == LoopOpcode::kTruncDiv ||
+                              op == LoopOpcode::kRemainder || op == LoopOpcode::kFmod);
+}
+
+// What eager's kernels on a GPU give for `a` by zero, whichever of the four: the quotient's bits are all set, of
+// I64 the lower 32 alone where `a` has no others, and what was to be rounded down is one less.
+LoopOpId ByZeroOnGpu(LoopRecorder& ops, LoopOpcode op, LoopOpId a) {
+  const v1::DType dtype = ops.dtype(a);
+  const LoopOpId ones = ops.Unary(LoopOpcode::kBitNot, ops.ConstantInt(0, dtype));
+  if (IsUnsignedInteger(dtype)) return ones;
+  const LoopOpId is_negative = ops.Compare(LoopOpcode::kLt, a, ops.ConstantInt(0, dtype));
+  LoopOpId value = ones;
+  if (dtype == v1::I64) {
+    const LoopOpId low = ops.ConstantInt(0xffffffff, dtype);
+    const LoopOpId is_long = ops.Or(is_negative, ops.Compare(LoopOpcode::kLt, low, a));
+    value = ops.Where(is_long, ones, low);
+  }
+  if (op != LoopOpcode::kFloorDiv) return value;
+  return ops.Where(is_negative, ops.ConstantInt(-2, dtype), value);
+}
+
+// By zero the CPU raises, as eager does. On a GPU eager goes on, and programs do too that drop what they
+// divided by zero; a kernel that raised there would end every use of the GPU by its process.
+LoopOpId Divide(LoopRecorder& ops, LoopOpcode op, LoopOpId a, LoopOpId b, const TensorType& type) {
+  if (!DividesIntegers(op, type.dtype) || !IsGpu(type.device)) return ops.Binary(op, a, b);
+  const LoopOpId by_zero = ops.Compare(LoopOpcode::kEq, b, ops.ConstantInt(0, ops.dtype(b)));
+  const LoopOpId divisor = ops.Where(by_zero, ops.ConstantInt(1, ops.dtype(b)), b);
+  return ops.Where(by_zero, ByZeroOnGpu(ops, op, a), ops.Binary(op, a, divisor));
+}
+
 absl::Status LowerBinary(LoweringContext& context, const GraphNode& node) {
   const LoopOpcode op = OpOf(kBinary, node.target);
   const Argument& self = Slot(context, node, "self");
@@ -162,7 +193,7 @@ absl::Status LowerBinary(LoweringContext& context, const GraphNode& node) {
       b = type.dtype == v1::BOOL ? ops.And(b, scale) : ops.Mul(b, scale);
     }
     if (type.dtype == v1::BOOL) return BoolBinary(ops, op, a, b);
-    return ops.Binary(op, a, b);
+    return Divide(ops, op, a, b, type);
   });
 }
 
@@ -219,7 +250,7 @@ absl::Status LowerDivMode(LoweringContext& context, const GraphNode& node) {
       const LoopOpId quotient = ops.Div(a, b);
       return ops.Unary(LoopOpcode::kTrunc, rounds ? ops.RoundTo(quotient, type.dtype) : quotient);
     }
-    return ops.Binary(op, a, b);
+    return Divide(ops, op, a, b, type);
   });
 }
 

@@ -120,10 +120,25 @@ def _serve(options):
                 verdict = samples.verdict(case)
             except Exception as error:  # of the campaign itself
                 verdict = trial.Verdict(ERROR, f"not judged: {type(error).__name__}: {str(error)[:200]}")
+            _end_with_device(options.device)
             reply(end=number, verdict=verdict.verdict, detail=verdict.detail, seconds=time.perf_counter() - start)
         torch._dynamo.reset()
         reply(done=nodes.take() if nodes else {})
     return 0
+
+
+def _end_with_device(device):
+    """Ends the process where a kernel has failed: its CUDA context is lost, and nothing runs in it any more. The
+    sample that is in flight is the one that crashed."""
+    if device == "cpu":
+        return
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        print(f"Error: {error}".splitlines()[0], file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 def command(options):

@@ -67,6 +67,20 @@ def test_integers_wrap(seed):
                                rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_integers_by_zero(dtype):
+    def divisions(a, b):
+        return (torch.div(a, b, rounding_mode="trunc"), torch.div(a, b, rounding_mode="floor"), a // b, a % b,
+                torch.fmod(a, b), 7 % b)
+
+    limits = torch.iinfo(dtype)
+    a = torch.tensor([7, 0, 100, 1, limits.min, limits.max, limits.min // 2, limits.max // 2 + 1], dtype=dtype,
+                     device="cuda")
+    for b in (torch.zeros_like(a), torch.tensor([0, 1, 0, 3, 0, 0, 5, 0], dtype=dtype, device="cuda"),
+              torch.zeros((), dtype=dtype, device="cuda")):
+        assert all(map(torch.equal, torch.compile(divisions, backend="kiln")(a, b), divisions(a, b)))
+
+
 @pytest.mark.parametrize("low, high", RANGES)
 def test_random_integers(low, high):
     torch.manual_seed(abs(low + high) % 1000)
