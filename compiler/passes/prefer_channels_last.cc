@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/match.h"
 #include "compiler/graph/channels_last.h"
 #include "compiler/library/choice.h"
 #include "compiler/passes/core_set.h"
@@ -75,12 +74,10 @@ bool IsGradientChannelsLast(Graph& graph, const GraphNode& node) {
 bool KeepsOrder(const Graph& graph, const GraphNode& node) {
   const CoreClass core = CoreClassOf(node.target);
   if (core == CoreClass::kPointwise) return true;
-  for (const Op target : {Op::kClone, Op::kCat, Op::kConstantPadNd}) {
+  for (const Op target : {Op::kClone, Op::kCat, Op::kConstantPadNd, Op::kMaxPool2dWithIndices, Op::kAvgPool2d,
+                          Op::kUpsampleNearest2d, Op::kUpsampleNearest2dVec, Op::kUpsampleBilinear2d,
+                          Op::kUpsampleBilinear2dVec}) {
     if (node.target == target) return true;
-  }
-  for (const char* prefix : {"aten.max_pool2d_with_indices.", "aten.avg_pool2d.", "aten.upsample_nearest2d.",
-                             "aten.upsample_bilinear2d."}) {
-    if (absl::StartsWith(node.target, prefix)) return true;
   }
   const std::optional<Convolution> convolution = ConvolutionOf(graph, node);
   return convolution && Can(Implementation::kKernel, graph, *convolution);
