@@ -66,8 +66,8 @@ bool DescribeCall(const v1::Program& program, const v1::Call& call, const v1::Nu
   }
   product->set_tf32(d->dtype == v1::F32 && numerics.float32_matmul_precision() != "highest");
   product->set_reduced_sums(true);  // as torch has it unless told otherwise
-  if (form->target == Op::kAddmmActivation) {
-    const v1::Argument* gelu = FindArgument(call, "use_gelu");
+  if (!form->gelu.empty()) {
+    const v1::Argument* gelu = FindArgument(call, form->gelu);
     product->set_activation(gelu != nullptr && gelu->as_bool() ? v1::ACTIVATION_GELU_TANH
                                                                : v1::ACTIVATION_RELU);
   }

@@ -12,7 +12,7 @@ namespace {
 constexpr GemmForm kForms[] = {
     {.target = Op::kMm, .a = "self", .b = "mat2", .c = ""},
     {.target = Op::kAddmm, .a = "mat1", .b = "mat2", .c = "self"},
-    {.target = Op::kAddmmActivation, .a = "mat1", .b = "mat2", .c = "self"},
+    {.target = Op::kAddmmActivation, .a = "mat1", .b = "mat2", .c = "self", .gelu = "use_gelu"},
     {.target = Op::kBmm, .a = "self", .b = "mat2", .c = "", .batched = true},
     {.target = Op::kBaddbmm, .a = "batch1", .b = "batch2", .c = "self", .batched = true},
     {.target = Op::kIntMm, .a = "self", .b = "mat2", .c = "", .into_results = false},
@@ -25,9 +25,9 @@ std::optional<double> FactorOf(const Graph& graph, const GraphNode& node, absl::
   return argument == nullptr ? 1 : NumberOf(graph, argument);
 }
 
-Gemm::Activation ActivationOf(const GraphNode& node) {
-  if (node.target != Op::kAddmmActivation) return Gemm::Activation::kNone;
-  return FlagOf(node, "use_gelu") ? Gemm::Activation::kGeluTanh : Gemm::Activation::kRelu;
+Gemm::Activation ActivationOf(const GraphNode& node, const GemmForm& form) {
+  if (form.gelu.empty()) return Gemm::Activation::kNone;
+  return FlagOf(node, form.gelu) ? Gemm::Activation::kGeluTanh : Gemm::Activation::kRelu;
 }
 
 }  // namespace
@@ -57,7 +57,7 @@ std::optional<Gemm> GemmOf(const Graph& graph, const GraphNode& node) {
   }
   gemm.alpha = FactorOf(graph, node, "alpha");
   gemm.beta = FactorOf(graph, node, "beta");
-  gemm.activation = ActivationOf(node);
+  gemm.activation = ActivationOf(node, *form);
   gemm.rows = a.sizes[first];
   gemm.columns = b.sizes[form->onednn ? 0 : first + 1];
   gemm.summed = b.sizes[form->onednn ? 1 : first];

@@ -1,8 +1,9 @@
 // A gemm: d = activation(alpha a b + beta c), in one description, whichever operator it is written as.
 //
 // The operators that are gemms, and how they name their operands, are one table (GemmForms): GemmOf reads a
-// node by it, GemmArguments writes one, lowering calls them, and what describes a program's calls for
-// measuring reads them by it too. Passes look at the description, never at names and positions of arguments.
+// node by it, GemmArguments writes one, lowering calls them, and a program's calls are read by it too: by
+// what describes them for measuring, and by the runtime that makes them. Passes look at the description,
+// never at names and positions of arguments.
 //
 // Pure functions. Errors: none. A node that is no gemm, lacks an operand, or whose operands are not matrices
 // (batches of them, where the operator takes batches) has no description: it stays the call that it is.
@@ -26,6 +27,8 @@ struct GemmForm {
   bool batched = false;       // all three are batches of matrices
   bool onednn = false;        // an operator of oneDNN's: b has a row for each column, c may be None
   bool into_results = true;   // fills memory that its caller gives it
+  // An argument: whether GELU is done to d, else ReLU is. Empty where nothing is done to it.
+  absl::string_view gelu = "";
 };
 inline constexpr Op kOnednnGemm = Op::kMkldnnLinearPointwise;
 absl::Span<const GemmForm> GemmForms();

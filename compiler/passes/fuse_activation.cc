@@ -278,7 +278,7 @@ class ActivationFuser {
       made.args = GemmArguments(Op::kAddmmActivation, {.a = gemm.a, .b = gemm.b, .c = row.id()});
       made.args.emplace_back("beta", IntArg{b.Int(0)});
     }
-    made.args.emplace_back("use_gelu", BoolArg{kind == Kind::kGeluTanh});
+    made.args.emplace_back(GemmFormOf(made.target)->gelu, BoolArg{kind == Kind::kGeluTanh});
     nodes.push_back(std::move(made));
     return absl::OkStatus();
   }
