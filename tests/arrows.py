@@ -47,7 +47,7 @@ server/listen: compiler/support server/auth server/config
 server/schedule: compiler/support
 server/pool: compiler/support compiler/worker server/observe
 server/tune: cache cache/shared compiler/graph compiler/support server/observe server/pool
-server/build: cache compiler/graph compiler/support server/tune
+server/build: cache compiler/graph compiler/library compiler/support server/tune
 server/flight: cache cache/shared compiler/channel compiler/graph compiler/support server/build server/observe
   server/pool server/schedule server/tune server/upstream
 server/rpc: cache cache/bundle cache/shared compiler/graph compiler/ir compiler/support compiler/worker server/auth
@@ -59,7 +59,7 @@ server/main.cc: cache/chain cache/shared compiler/support compiler/worker server
 
 client/include/kiln:
 client/src: client/include/kiln compiler/channel compiler/graph compiler/support
-client/runtime: compiler/graph compiler/image compiler/ir compiler/support
+client/runtime: compiler/graph compiler/image compiler/ir compiler/library compiler/support
 client/tuner: client/runtime compiler/graph compiler/image compiler/ir compiler/support
 client/tuner/tuner_main.cc: client/runtime client/tuner compiler/support compiler/worker
 client/python: client/include/kiln client/runtime compiler/graph compiler/support compiler/target

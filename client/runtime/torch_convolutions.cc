@@ -6,12 +6,12 @@
 
 #include "client/runtime/memory_range.h"
 #include "client/runtime/scratch.h"
+#include "compiler/library/convolution.h"
 
 namespace kiln::runtime {
 namespace {
 
-constexpr char kForward[] = "aten.convolution.default";
-constexpr char kBackward[] = "aten.convolution_backward.default";
+using Names = ConvolutionArguments;
 
 const TensorMemory* Get(const CallArguments& a, absl::string_view name) {
   const CallValue* value = a.Find(name);
@@ -41,21 +41,22 @@ class TorchConvolutions::Call : public MemoryCall {
 };
 
 std::unique_ptr<MemoryCall> TorchConvolutions::NewCall(const std::string& target) {
-  if (target != kForward && target != kBackward) return nullptr;
-  return std::make_unique<Call>(*this, target == kForward);
+  const OperatorName name(target);
+  if (!IsConvolution(name)) return nullptr;
+  return std::make_unique<Call>(*this, name == Op::kConvolution);
 }
 
 // What all directions have in common; false where ATen's way may be another.
 bool TorchConvolutions::Settle(const CallArguments& a, Convolution& convolution, CallContext& context) const {
-  const TensorMemory *input = Get(a, "input"), *weight = Get(a, "weight");
-  const CallValue *transposed = a.Find("transposed"), *groups = a.Find("groups");
+  const TensorMemory *input = Get(a, Names::kInput), *weight = Get(a, Names::kWeight);
+  const CallValue *transposed = a.Find(Names::kTransposed), *groups = a.Find(Names::kGroups);
   if (input == nullptr || weight == nullptr || transposed == nullptr || transposed->number != 0) return false;
   if (input->sizes.size() != 4 || weight->sizes.size() != 4 || groups == nullptr) return false;
   if (weight->sizes[1] * groups->number != input->sizes[1]) return false;
   const bool channels_last = input->strides[1] == 1 && input->sizes[1] > 1;
   if (groups->number > 1 && groups->number == input->sizes[1] && !channels_last) return false;
-  if (!Pair(a, "stride", convolution.stride) || !Pair(a, "padding", convolution.padding) ||
-      !Pair(a, "dilation", convolution.dilation)) {
+  if (!Pair(a, Names::kStride, convolution.stride) || !Pair(a, Names::kPadding, convolution.padding) ||
+      !Pair(a, Names::kDilation, convolution.dilation)) {
     return false;
   }
   const std::optional<bool> deterministic = precision_.Deterministic();
@@ -97,14 +98,14 @@ bool TorchConvolutions::Make(Convolution& convolution, TensorMemory& result, Ten
 bool TorchConvolutions::Forward(const CallArguments& a, const MemoryResults& results, CallContext& context) {
   Convolution convolution;
   if (results.declared.size() != 1 || results.declared[0].dtype == v1::DTYPE_UNSPECIFIED) return false;
-  if (Get(a, "bias") != nullptr || !Settle(a, convolution, context)) return false;
+  if (Get(a, Names::kBias) != nullptr || !Settle(a, convolution, context)) return false;
   convolution.output = results.declared[0];
   if (results.into) return Run(convolution, context);
   return Make(convolution, convolution.output, &results.made[0], context);
 }
 
 bool TorchConvolutions::Backward(const CallArguments& a, const MemoryResults& results, CallContext& context) {
-  const TensorMemory* output = Get(a, "grad_output");
+  const TensorMemory* output = Get(a, Names::kGradient);
   Convolution convolution;
   if (results.declared.size() != 3 || output == nullptr || !Settle(a, convolution, context)) return false;
   if (results.declared[2].dtype != v1::DTYPE_UNSPECIFIED) return false;

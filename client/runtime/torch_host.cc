@@ -397,6 +397,8 @@ class TorchHost : public Host {
   enum class Outcome { kDone, kNotHere };  // kNotHere: let the callback do it, or find the error
   using TypedCall = Outcome (TorchHost::*)(const CallArguments&, absl::Span<Tensor>, bool);
 
+  // By name, as a program has it: each has a function of the shim's with a signature of its own, so that no
+  // description of what the operator computes tells how it is called.
   static const absl::flat_hash_map<std::string, TypedCall>& Typed() {
     static const auto* table = new absl::flat_hash_map<std::string, TypedCall>{
         {"aten.mm.default", &TorchHost::Mm},

@@ -8,6 +8,8 @@
 
 #include "client/runtime/memory_range.h"
 #include "client/runtime/scratch.h"
+#include "compiler/library/convolution.h"
+#include "compiler/library/gemm.h"
 
 namespace kiln::runtime {
 namespace {
@@ -15,18 +17,11 @@ namespace {
 // Of products in one piece, where a second launch costs the CPU more than the pieces save the GPU.
 constexpr int64_t kUnsplitSumMax = 1024;
 
-// An operator whose operands have these names.
-struct Operator {
-  absl::string_view target, a, b, c;
-};
-constexpr Operator kOperators[] = {
-    {"aten.mm.default", "self", "mat2", ""},
-    {"aten.bmm.default", "self", "mat2", ""},
-    {"aten.addmm.default", "mat1", "mat2", "self"},
-    {"aten._addmm_activation.default", "mat1", "mat2", "self"},
-    {"aten.baddbmm.default", "batch1", "batch2", "self"},
-    {"aten.convolution.default", "input", "weight", "bias"},
-};
+using Names = ConvolutionArguments;
+
+// A convolution as a gemm: how its operands are called.
+constexpr GemmForm kConvolution = {
+    .target = Op::kConvolution, .a = Names::kInput, .b = Names::kWeight, .c = Names::kBias};
 
 double Real(const CallArguments& a, absl::string_view name, double otherwise) {
   const CallValue* value = a.Find(name);
@@ -60,8 +55,12 @@ bool MatrixOf(const TensorMemory& tensor, int64_t batch, Matrix* matrix) {
 // What settles a product but for its addresses is found out once where nothing else changes.
 class TorchProducts::Call : public MemoryCall {
  public:
-  Call(TorchProducts& products, const Operator& of, bool fixed)
-      : products_(products), of_(of), convolution_(of.a == "input"), fixed_(fixed), memo_(fixed) {}
+  Call(TorchProducts& products, const GemmForm& form, bool fixed)
+      : products_(products),
+        form_(form),
+        convolution_(form.target == Op::kConvolution),
+        fixed_(fixed),
+        memo_(fixed) {}
 
   bool Run(const CallArguments& arguments, const MemoryResults& results, CallContext& context) override {
     if (!fixed_ || !settled_.has_value()) settled_ = Settle(arguments, results);
@@ -79,13 +78,14 @@ class TorchProducts::Call : public MemoryCall {
     product_ = {};
     adds_ = bias_ = false;
     if (results.declared.size() != 1 || results.declared[0].dtype == v1::DTYPE_UNSPECIFIED) return false;
-    const TensorMemory *first = Get(a, of_.a, &a_), *second = Get(a, of_.b, &b_), *third = Get(a, of_.c, &c_);
+    const TensorMemory *first = Get(a, form_.a, &a_), *second = Get(a, form_.b, &b_),
+                       *third = Get(a, form_.c, &c_);
     if (first == nullptr || second == nullptr) return false;
     if (convolution_) {
       return third == nullptr && SettleConvolution(a, *first, *second) &&
              (!results.into || IsMade(results.declared[0]));
     }
-    if (!results.into || (third == nullptr) != of_.c.empty()) return false;
+    if (!results.into || (third == nullptr) != form_.c.empty()) return false;
     return SettleProduct(*first, *second, results.declared[0]) &&
            (third == nullptr || SettleSum(a, *third, results.declared[0]));
   }
@@ -127,8 +127,8 @@ class TorchProducts::Call : public MemoryCall {
 
   // What torch calls GELU here is the one by tanh on a GPU.
   v1::Activation ActivationOf(const CallArguments& a) const {
-    if (of_.target != "aten._addmm_activation.default") return v1::ACTIVATION_NONE;
-    const CallValue* const gelu = a.Find("use_gelu");
+    if (form_.gelu.empty()) return v1::ACTIVATION_NONE;
+    const CallValue* const gelu = a.Find(form_.gelu);
     return gelu != nullptr && gelu->number != 0 ? v1::ACTIVATION_GELU_TANH : v1::ACTIVATION_RELU;
   }
 
@@ -136,10 +136,10 @@ class TorchProducts::Call : public MemoryCall {
   // stored channel by channel are factors on the right, images stored point by point ones on the left, all of
   // the batch at once.
   bool SettleConvolution(const CallArguments& a, const TensorMemory& input, const TensorMemory& weight) {
-    const CallValue *transposed = a.Find("transposed"), *groups = a.Find("groups");
+    const CallValue *transposed = a.Find(Names::kTransposed), *groups = a.Find(Names::kGroups);
     if (transposed == nullptr || transposed->number != 0 || groups == nullptr || groups->number != 1)
       return false;
-    if (!All(a, "stride", 1) || !All(a, "padding", 0)) return false;
+    if (!All(a, Names::kStride, 1) || !All(a, Names::kPadding, 0)) return false;
     const absl::Span<const int64_t> sizes = input.sizes, strides = input.strides;
     const absl::Span<const int64_t> window = weight.sizes, steps = weight.strides;
     if (sizes.size() != 4 || window.size() != 4 || window[2] != 1 || window[3] != 1 ||
@@ -212,7 +212,7 @@ class TorchProducts::Call : public MemoryCall {
   }
 
   TorchProducts& products_;
-  const Operator& of_;
+  const GemmForm& form_;
   const bool convolution_, fixed_;
   std::optional<bool> settled_;       // whether it is a product
   bool adds_ = false, bias_ = false;  // one of the arguments to the product; as a bias
@@ -223,10 +223,11 @@ class TorchProducts::Call : public MemoryCall {
 };
 
 std::unique_ptr<MemoryCall> TorchProducts::NewCall(const std::string& target, bool fixed) {
-  for (const Operator& known : kOperators) {
-    if (known.target == target) return std::make_unique<Call>(*this, known, fixed);
-  }
-  return nullptr;
+  const OperatorName name(target);
+  if (name == kConvolution.target) return std::make_unique<Call>(*this, kConvolution, fixed);
+  const GemmForm* const form = GemmFormOf(name);
+  if (form == nullptr || !form->into_results) return nullptr;
+  return std::make_unique<Call>(*this, *form, fixed);
 }
 
 }  // namespace kiln::runtime

@@ -1,5 +1,5 @@
-// torch's operators that are matrix products as they stand (mm, addmm, bmm, baddbmm, 1×1 convolutions), by
-// cuBLASLt.
+// torch's operators that are matrix products as they stand (those gemms of compiler/library's table that fill
+// memory they are given, and 1×1 convolutions), by cuBLASLt.
 //
 // A call that is no such product (another dtype, a layout without a unit stride, a broadcast that is no bias,
 // precision settings it can't follow) is not done, and left to ATen. Threads: any number at once. The host

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/library/convolution.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -81,8 +81,7 @@ absl::StatusOr<double> PriceOf(const v1::PlanReply& plan, double enough, Tuner::
 std::map<std::string, uint32_t> OtherCalls(const v1::PlanReply& plan) {
   std::map<std::string, uint32_t> calls;
   for (const v1::Step& step : plan.program().steps()) {
-    if (step.has_call() && !absl::StartsWith(step.call().target(), "aten.convolution"))
-      ++calls[step.call().target()];
+    if (step.has_call() && !IsConvolution(step.call().target())) ++calls[step.call().target()];
   }
   return calls;
 }
