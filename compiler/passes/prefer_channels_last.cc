@@ -17,21 +17,28 @@
 namespace kiln {
 namespace {
 
+// By node: what it is as a convolution. Layouts are not in it, so that it holds while they change.
+using Convolutions = std::vector<std::optional<Convolution>>;
+Convolutions ConvolutionsOf(const Graph& graph) {
+  Convolutions convolutions;
+  convolutions.reserve(graph.nodes.size());
+  for (const GraphNode& node : graph.nodes) convolutions.push_back(ConvolutionOf(graph, node));
+  return convolutions;
+}
+
 // A step of training on a CPU is channels-last where all its convolutions, of which there are some, can be.
-bool TrainsChannelsLastOnCpu(const Graph& graph) {
+bool TrainsChannelsLastOnCpu(const Graph& graph, const Convolutions& convolutions) {
   bool found = false;
-  for (const GraphNode& node : graph.nodes) {
-    if (!IsConvolution(node.target)) continue;
-    const std::optional<Convolution> convolution = ConvolutionOf(graph, node);
-    if (!convolution || !CanTrainChannelsLastOnCpu(graph, *convolution)) return false;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    if (!IsConvolution(graph.nodes[n].target)) continue;
+    if (!convolutions[n] || !CanTrainChannelsLastOnCpu(graph, *convolutions[n])) return false;
     found = true;
   }
   return found;
 }
 
-bool ConvolvesChannelsLast(const Graph& graph, const GraphNode& node, const Libraries& libraries) {
-  const std::optional<Convolution> convolution = ConvolutionOf(graph, node);
-  return convolution && !convolution->gradients && WantsChannelsLast(graph, *convolution, libraries);
+bool ConvolvesChannelsLast(const Graph& graph, const Convolution& convolution, const Libraries& libraries) {
+  return !convolution.gradients && WantsChannelsLast(graph, convolution, libraries);
 }
 
 // A part of images that are channels-last does so too, with gaps.
@@ -57,21 +64,20 @@ bool ReadsChannelsLast(Graph& graph, const GraphNode& node) {
 
 // Gradients that the library computes channels-last as well as the convolution itself. On a CPU it does so
 // where the image lies so (its weights never do), on a GPU where anything does.
-bool IsGradientChannelsLast(Graph& graph, const GraphNode& node) {
-  const std::optional<Convolution> convolution = ConvolutionOf(graph, node);
-  if (!convolution || !convolution->gradients || node.results.size() != 3) return false;
-  if (!IsOfImages(graph, *convolution)) return false;
-  const TensorType& image = graph.type(convolution->input);
+bool IsGradientChannelsLast(Graph& graph, const GraphNode& node, const Convolution& convolution) {
+  if (!convolution.gradients || node.results.size() != 3) return false;
+  if (!IsOfImages(graph, convolution)) return false;
+  const TensorType& image = graph.type(convolution.input);
   if (image.device == v1::CPU) {
-    return image.dtype == v1::F32 && CanTrainChannelsLastOnCpu(graph, *convolution) &&
+    return image.dtype == v1::F32 && CanTrainChannelsLastOnCpu(graph, convolution) &&
            LiesChannelsLast(graph, image);
   }
   return (image.dtype == v1::F32 || image.dtype == v1::F16 || image.dtype == v1::BF16) &&
-         convolution->is_ungrouped() && ReadsChannelsLast(graph, node);
+         convolution.is_ungrouped() && ReadsChannelsLast(graph, node);
 }
 
 // Operators of ours whose result lies well as their argument does.
-bool KeepsOrder(const Graph& graph, const GraphNode& node) {
+bool KeepsOrder(const Graph& graph, const GraphNode& node, const std::optional<Convolution>& convolution) {
   const CoreClass core = CoreClassOf(node.target);
   if (core == CoreClass::kPointwise) return true;
   for (const Op target : {Op::kClone, Op::kCat, Op::kConstantPadNd, Op::kMaxPool2dWithIndices, Op::kAvgPool2d,
@@ -79,7 +85,6 @@ bool KeepsOrder(const Graph& graph, const GraphNode& node) {
                           Op::kUpsampleBilinear2dVec}) {
     if (node.target == target) return true;
   }
-  const std::optional<Convolution> convolution = ConvolutionOf(graph, node);
   return convolution && Can(Implementation::kKernel, graph, *convolution);
 }
 
@@ -141,7 +146,8 @@ class Layouter {
   Layouter(Graph& graph, bool conv1x1_by_onednn, const Machine& machine)
       : graph_(graph),
         libraries_{machine, conv1x1_by_onednn},
-        channels_last_on_cpu_(graph.kind == v1::INFERENCE || TrainsChannelsLastOnCpu(graph)),
+        convolutions_(ConvolutionsOf(graph)),
+        channels_last_on_cpu_(graph.kind == v1::INFERENCE || TrainsChannelsLastOnCpu(graph, convolutions_)),
         known_(KnownLayouts(graph, channels_last_on_cpu_)) {
     const std::vector<bool> laid = LaidForGradients(graph);
     for (size_t v = 0; v < laid.size(); ++v) known_[v] = known_[v] || laid[v];
@@ -150,13 +156,16 @@ class Layouter {
   bool Run() {
     std::vector<GraphNode> nodes = std::move(graph_.nodes);
     graph_.nodes.clear();
-    for (GraphNode& node : nodes) {
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      GraphNode& node = nodes[n];
+      const std::optional<Convolution>& convolution = convolutions_[n];
       FollowSlice(graph_, node);
       std::vector<GraphNode> after;
-      if (IsGradientChannelsLast(graph_, node) && MayConvolveChannelsLast(ImageOf(node))) {
-        after = LayGradients(node);
+      if (convolution && IsGradientChannelsLast(graph_, node, *convolution) &&
+          MayConvolveChannelsLast(convolution->input)) {
+        after = LayGradients(node, *convolution);
       } else {
-        LayResults(node);
+        LayResults(node, convolution);
       }
       graph_.nodes.push_back(std::move(node));
       absl::c_move(after, std::back_inserter(graph_.nodes));
@@ -165,8 +174,6 @@ class Layouter {
   }
 
  private:
-  ValueId ImageOf(const GraphNode& convolution) const { return ConvolutionOf(graph_, convolution)->input; }
-
   bool MayConvolveChannelsLast(ValueId image) const {
     return channels_last_on_cpu_ || IsGpu(graph_.type(image).device);
   }
@@ -183,13 +190,14 @@ class Layouter {
     type.strides = ChannelsLastStrides(graph_.exprs, type.sizes);
   }
 
-  void LayResults(const GraphNode& node) {
+  void LayResults(const GraphNode& node, const std::optional<Convolution>& convolution) {
     std::optional<bool> wanted;
     for (ValueId result : node.results) {
       if (!MayLay(result)) continue;
       if (!wanted) {
-        wanted = (ConvolvesChannelsLast(graph_, node, libraries_) && MayConvolveChannelsLast(result)) ||
-                 (KeepsOrder(graph_, node) && ReadsChannelsLast(graph_, node));
+        wanted = (convolution && ConvolvesChannelsLast(graph_, *convolution, libraries_) &&
+                  MayConvolveChannelsLast(result)) ||
+                 (KeepsOrder(graph_, node, convolution) && ReadsChannelsLast(graph_, node));
       }
       if (*wanted) Lay(result);
     }
@@ -197,9 +205,9 @@ class Layouter {
 
   // Gradients whose layout is known are laid anew behind the library's. On a CPU those of weights are
   // declared row-major; what the library makes otherwise (of 3 × 3 windows) the runtime copies.
-  std::vector<GraphNode> LayGradients(GraphNode& node) {
+  std::vector<GraphNode> LayGradients(GraphNode& node, const Convolution& convolution) {
     std::vector<GraphNode> clones;
-    const bool on_gpu = IsGpu(graph_.type(ImageOf(node)).device);
+    const bool on_gpu = IsGpu(graph_.type(convolution.input).device);
     for (size_t i = 0; i < (on_gpu ? 2u : 1u); ++i) {
       const ValueId declared = node.results[i];
       if (declared == kNoValue || graph_.type(declared).dtype == v1::DTYPE_UNSPECIFIED) continue;
@@ -228,6 +236,7 @@ class Layouter {
 
   Graph& graph_;
   const Libraries libraries_;
+  const Convolutions convolutions_;
   const bool channels_last_on_cpu_;
   std::vector<bool> known_;
   bool changed_ = false;
