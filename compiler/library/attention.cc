@@ -1,9 +1,7 @@
 #include "compiler/library/attention.h"
 
-#include <algorithm>
-#include <iterator>
-
 #include "compiler/graph/arguments.h"
+#include "compiler/library/form_of.h"
 
 namespace kiln {
 namespace {
@@ -25,9 +23,7 @@ constexpr AttentionForm kForms[] = {
 absl::Span<const AttentionForm> AttentionForms() { return kForms; }
 
 const AttentionForm* AttentionFormOf(const OperatorName& target) {
-  const auto* const found = std::find_if(std::begin(kForms), std::end(kForms),
-                                         [&](const AttentionForm& form) { return target == form.target; });
-  return found == std::end(kForms) ? nullptr : found;
+  return FormOf<AttentionForm>(kForms, target);
 }
 
 std::optional<Attention> AttentionOf(const Graph& graph, const GraphNode& node) {

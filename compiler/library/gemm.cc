@@ -1,10 +1,8 @@
 #include "compiler/library/gemm.h"
 
-#include <algorithm>
-#include <iterator>
-
 #include "compiler/graph/arguments.h"
 #include "compiler/graph/expr_eval.h"
+#include "compiler/library/form_of.h"
 
 namespace kiln {
 namespace {
@@ -34,11 +32,7 @@ Gemm::Activation ActivationOf(const GraphNode& node, const GemmForm& form) {
 
 absl::Span<const GemmForm> GemmForms() { return kForms; }
 
-const GemmForm* GemmFormOf(const OperatorName& target) {
-  const auto* const found = std::find_if(std::begin(kForms), std::end(kForms),
-                                         [&](const GemmForm& form) { return target == form.target; });
-  return found == std::end(kForms) ? nullptr : found;
-}
+const GemmForm* GemmFormOf(const OperatorName& target) { return FormOf<GemmForm>(kForms, target); }
 
 std::optional<Gemm> GemmOf(const Graph& graph, const GraphNode& node) {
   const GemmForm* const form = GemmFormOf(node.target);
