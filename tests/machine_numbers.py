@@ -33,7 +33,6 @@ OTHER = {
     "graph/expr.cc: kTotalArgsMax": "a limit of expressions",
     "ir/half.cc: (bits >> 16)": "a sign's bit",
     "ir/half.cc: (112u << 23)": "an exponent's bias",
-    "library/convolution.cc: kWindowMax": "points of a window",
     "lower/index.cc: kManyBoundaries": "pieces of a cat",
     "lower/lowering.cc: kManyUses": "a count of uses",
     "lower/materialize.cc: kLargeDomain": "numerics: how a large sum is split, the same on each machine",

@@ -4,13 +4,12 @@
 
 #include "absl/strings/string_view.h"
 #include "compiler/graph/arguments.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
 
 using Names = ConvolutionArguments;
-
-constexpr int64_t kWindowMax = 25;  // points; cuDNN's kernels are better for wider ones (ConvNeXt's 7×7)
 
 std::vector<ExprId> NumbersOf(const GraphNode& node, absl::string_view name) {
   const Argument* argument = node.Find(name);
@@ -115,8 +114,7 @@ bool IsWindowPerChannel(const Graph& graph, const Convolution& convolution) {
   const TensorType &image = graph.type(convolution.input), &weight = graph.type(convolution.weight);
   if (!IsFloat(image.dtype) || image.dtype != weight.dtype) return false;
   const auto rows = graph.exprs.AsConst(weight.sizes[2]), columns = graph.exprs.AsConst(weight.sizes[3]);
-  return rows && columns && *rows > 0 && *columns > 0 && *rows <= kWindowMax &&
-         *columns <= kWindowMax / *rows;
+  return rows && columns && cost::PaysUnrolledWindow(*rows, *columns);
 }
 
 GraphNode WithoutBias(const GraphNode& node) {

@@ -75,6 +75,11 @@ bool PaysPaddedGemm(const Machine& machine, int64_t rows, int64_t columns, int64
          prices.padded_gemm_multiplications_min;
 }
 
+bool PaysUnrolledWindow(int64_t rows, int64_t columns) {
+  constexpr int64_t kMost = GpuLibraries::kUnrolledWindowPointsMax;
+  return rows > 0 && columns > 0 && rows <= kMost && columns <= kMost / rows;
+}
+
 bool PaysSplitAttention(const Machine& machine, int64_t matrices, int64_t queries, int64_t keys) {
   if (keys <= machine.gpu_libraries.attention_keys_at_once || queries <= 0) return false;
   // All scores stay in the second-level cache between the kernels.

@@ -36,6 +36,9 @@ bool PaysChannelsLast(const Machine& machine, std::optional<int64_t> weights, st
 // A gemm of 16-bit numbers on a GPU that is padded to 16 bytes.
 bool PaysPaddedGemm(const Machine& machine, int64_t rows, int64_t columns, int64_t summed);
 
+// A depthwise convolution on a GPU as a kernel, its window unrolled, by the window's sizes.
+bool PaysUnrolledWindow(int64_t rows, int64_t columns);
+
 // F32 attention on a GPU as two gemms and a softmax. `matrices`: images times heads.
 bool PaysSplitAttention(const Machine& machine, int64_t matrices, int64_t queries, int64_t keys);
 

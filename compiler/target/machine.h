@@ -83,6 +83,9 @@ struct GpuLibraries {
   // time, some 6 µs each time on an H200; with few images most of the device waits. Up to this many keys it
   // is as fast as three kernels.
   int64_t attention_keys_at_once = 64;
+  // Points of a depthwise convolution's window: cuDNN's kernels are better for wider ones (ConvNeXt's 7×7). Of
+  // every row, for lowering is handed none.
+  static constexpr int64_t kUnrolledWindowPointsMax = 25;
 };
 
 struct Machine {
