@@ -126,12 +126,12 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   if (debug.wanted()) debug.Add("graph", graph.ToString());
 
   SubstituteFixedSymbols(graph);
-  const Machine machine = MachineOf(target);
+  Machine machine = MachineOf(target);
+  machine.cpu_libraries.onednn_gemms = numerics.products_by_onednn();
   PassOptions passes;
   passes.machine = machine;
   passes.fallback_random = options.fallback_random();
   passes.tf32 = numerics.float32_matmul_precision() != "highest";
-  passes.onednn_products = numerics.products_by_onednn();
   bool images_laid = false;
   passes.keep_traced_layout = request.keep_traced_layout();
   passes.images_laid = &images_laid;

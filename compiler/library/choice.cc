@@ -13,14 +13,14 @@ template <typename Described>
 struct Row {
   Implementation by;
   bool (*can)(const Graph& graph, const Described& described);
-  bool (*pays)(const Graph& graph, const Described& described, const Libraries& libraries);
+  bool (*pays)(const Graph& graph, const Described& described, const Machine& machine);
 };
 
 template <typename Described>
 Implementation First(absl::Span<const Row<Described>> rows, const Graph& graph, const Described& described,
-                     const Libraries& libraries) {
+                     const Machine& machine) {
   for (const Row<Described>& row : rows) {
-    if (row.can(graph, described) && row.pays(graph, described, libraries)) return row.by;
+    if (row.can(graph, described) && row.pays(graph, described, machine)) return row.by;
   }
   return Implementation::kLibrary;
 }
@@ -43,10 +43,9 @@ bool CanGemmByOnednn(const Graph& graph, const Gemm& gemm) {
   return gemm.c == kNoValue || (AddsBias(graph, gemm) && gemm.alpha == 1);
 }
 
-bool PaysGemmByOnednn(const Graph& graph, const Gemm& gemm, const Libraries& libraries) {
-  if (!libraries.onednn) return false;
+bool PaysGemmByOnednn(const Graph& graph, const Gemm& gemm, const Machine& machine) {
   const std::optional<double> multiplications = Multiplications(graph, gemm);
-  return multiplications && cost::PaysOnednnGemm(libraries.machine, *multiplications);
+  return multiplications && cost::PaysOnednnGemm(machine, *multiplications);
 }
 
 constexpr Row<Gemm> kGemms[] = {{Implementation::kOnednn, CanGemmByOnednn, PaysGemmByOnednn}};
@@ -61,7 +60,7 @@ bool CanConvolveByKernel(const Graph& graph, const Convolution& convolution) {
   return IsGpu(DeviceOf(graph, convolution)) && IsWindowPerChannel(graph, convolution);
 }
 
-bool PaysAlways(const Graph&, const Convolution&, const Libraries&) { return true; }
+bool PaysAlways(const Graph&, const Convolution&, const Machine&) { return true; }
 
 // Where images are channels-last, the gemm's left matrix is the image as it lies.
 bool CanConvolveByGemm(const Graph& graph, const Convolution& convolution) {
@@ -69,7 +68,7 @@ bool CanConvolveByGemm(const Graph& graph, const Convolution& convolution) {
          IsAllOf(graph, convolution, v1::F32);
 }
 
-bool PaysConvolutionByGemm(const Graph& graph, const Convolution& convolution, const Libraries& libraries) {
+bool PaysConvolutionByGemm(const Graph& graph, const Convolution& convolution, const Machine& machine) {
   const TensorType &weight = graph.type(convolution.weight), &result = graph.type(convolution.result);
   const ExprPool& exprs = graph.exprs;
   const cost::Conv1x1 sizes = {.from = exprs.AsConst(weight.sizes[1]),
@@ -77,7 +76,7 @@ bool PaysConvolutionByGemm(const Graph& graph, const Convolution& convolution, c
                                .images = exprs.AsConst(result.sizes[0]),
                                .rows = exprs.AsConst(result.sizes[2]),
                                .columns = exprs.AsConst(result.sizes[3])};
-  return cost::PaysConv1x1AsGemm(libraries.machine, sizes, libraries.onednn);
+  return cost::PaysConv1x1AsGemm(machine, sizes);
 }
 
 constexpr Row<Convolution> kConvolutions[] = {
@@ -95,12 +94,12 @@ bool CanAttendByGemms(const Graph& graph, const Attention& attention) {
   return (IsOne(graph, query.sizes[0]) || IsOne(graph, query.sizes[1])) && depth && *depth > 0;
 }
 
-bool PaysAttentionByGemms(const Graph& graph, const Attention& attention, const Libraries& libraries) {
+bool PaysAttentionByGemms(const Graph& graph, const Attention& attention, const Machine& machine) {
   const TensorType &query = graph.type(attention.query), &key = graph.type(attention.key);
   const auto images = graph.exprs.AsConst(query.sizes[0]), heads = graph.exprs.AsConst(query.sizes[1]),
              queries = graph.exprs.AsConst(query.sizes[2]), keys = graph.exprs.AsConst(key.sizes[2]);
   if (!images || !heads || !queries || !keys) return false;
-  return cost::PaysSplitAttention(libraries.machine, *images * *heads, *queries, *keys);
+  return cost::PaysSplitAttention(machine, *images * *heads, *queries, *keys);
 }
 
 constexpr Row<Attention> kAttentions[] = {{Implementation::kGemm, CanAttendByGemms, PaysAttentionByGemms}};
@@ -125,28 +124,28 @@ std::optional<int64_t> Bytes(const Graph& graph, ValueId value) {
 }
 
 // A gemm of oneDNN's lays no weights anew.
-bool WantsChannelsLastOnCpu(const Graph& graph, const Convolution& convolution, const Libraries& libraries) {
+bool WantsChannelsLastOnCpu(const Graph& graph, const Convolution& convolution, const Machine& machine) {
   if (graph.type(convolution.result).dtype != v1::F32) return false;
   if (graph.kind != v1::INFERENCE) return CanTrainChannelsLastOnCpu(graph, convolution);
   if (IsDepthwise(graph, convolution)) return true;
-  if (libraries.onednn && Can(Implementation::kGemm, graph, convolution)) return true;
+  if (machine.cpu_libraries.onednn_gemms && Can(Implementation::kGemm, graph, convolution)) return true;
   return convolution.is_ungrouped() &&
-         cost::PaysChannelsLast(libraries.machine, Bytes(graph, convolution.weight),
-                                Bytes(graph, convolution.input), Bytes(graph, convolution.result));
+         cost::PaysChannelsLast(machine, Bytes(graph, convolution.weight), Bytes(graph, convolution.input),
+                                Bytes(graph, convolution.result));
 }
 
 }  // namespace
 
-Implementation Choose(const Graph& graph, const Gemm& gemm, const Libraries& libraries) {
-  return First<Gemm>(kGemms, graph, gemm, libraries);
+Implementation Choose(const Graph& graph, const Gemm& gemm, const Machine& machine) {
+  return First<Gemm>(kGemms, graph, gemm, machine);
 }
 
-Implementation Choose(const Graph& graph, const Convolution& convolution, const Libraries& libraries) {
-  return First<Convolution>(kConvolutions, graph, convolution, libraries);
+Implementation Choose(const Graph& graph, const Convolution& convolution, const Machine& machine) {
+  return First<Convolution>(kConvolutions, graph, convolution, machine);
 }
 
-Implementation Choose(const Graph& graph, const Attention& attention, const Libraries& libraries) {
-  return First<Attention>(kAttentions, graph, attention, libraries);
+Implementation Choose(const Graph& graph, const Attention& attention, const Machine& machine) {
+  return First<Attention>(kAttentions, graph, attention, machine);
 }
 
 bool Can(Implementation by, const Graph& graph, const Convolution& convolution) {
@@ -160,9 +159,9 @@ bool CanTrainChannelsLastOnCpu(const Graph& graph, const Convolution& convolutio
   return convolution.is_ungrouped() || IsDepthwise(graph, convolution);
 }
 
-bool WantsChannelsLast(const Graph& graph, const Convolution& convolution, const Libraries& libraries) {
+bool WantsChannelsLast(const Graph& graph, const Convolution& convolution, const Machine& machine) {
   return IsGpu(graph.type(convolution.result).device) ? WantsChannelsLastOnGpu(graph, convolution)
-                                                      : WantsChannelsLastOnCpu(graph, convolution, libraries);
+                                                      : WantsChannelsLastOnCpu(graph, convolution, machine);
 }
 
 }  // namespace kiln

@@ -23,14 +23,9 @@ enum class Implementation {
   kKernel,   // a loop of our own, which fuses with what follows
 };
 
-struct Libraries {
-  const Machine& machine;
-  bool onednn = false;  // gemms of F32 on a CPU may be oneDNN's
-};
-
-Implementation Choose(const Graph& graph, const Gemm& gemm, const Libraries& libraries);
-Implementation Choose(const Graph& graph, const Convolution& convolution, const Libraries& libraries);
-Implementation Choose(const Graph& graph, const Attention& attention, const Libraries& libraries);
+Implementation Choose(const Graph& graph, const Gemm& gemm, const Machine& machine);
+Implementation Choose(const Graph& graph, const Convolution& convolution, const Machine& machine);
+Implementation Choose(const Graph& graph, const Attention& attention, const Machine& machine);
 
 // Whether it could compute the convolution, worth it or not.
 bool Can(Implementation by, const Graph& graph, const Convolution& convolution);
@@ -40,6 +35,6 @@ bool Can(Implementation by, const Graph& graph, const Convolution& convolution);
 // On a CPU in training: as well channels-last as row-major, so that a whole step may be.
 bool CanTrainChannelsLastOnCpu(const Graph& graph, const Convolution& convolution);
 // The result lies best channels-last, if its images may lie so at all. No gradients.
-bool WantsChannelsLast(const Graph& graph, const Convolution& convolution, const Libraries& libraries);
+bool WantsChannelsLast(const Graph& graph, const Convolution& convolution, const Machine& machine);
 
 }  // namespace kiln

@@ -28,10 +28,9 @@ Value Product(GraphBuilder& b, const Convolution& convolution, const TensorType&
 
 }  // namespace
 
-absl::Status Conv1x1ToGemm(Graph& graph, bool by_onednn, const Machine& machine) {
-  const Libraries libraries = {machine, by_onednn};
+absl::Status Conv1x1ToGemm(Graph& graph, const Machine& machine) {
   const auto becomes_gemm = [&](const Convolution& convolution) {
-    return Choose(graph, convolution, libraries) == Implementation::kGemm &&
+    return Choose(graph, convolution, machine) == Implementation::kGemm &&
            IsChannelsLast(graph.exprs, graph.type(convolution.result));
   };
   std::vector<GraphNode> nodes;

@@ -1,8 +1,8 @@
 // Makes matrix products of 1×1 convolutions on a CPU, where images are channels-last:
 // the image is the product's left matrix as it lies, and the weights need not be laid anew, which oneDNN does
 // at each call of a convolution. Products of ATen's own (MKL's) are made of small ones only; of oneDNN's
-// (`by_onednn`, which pass gemm_to_onednn makes them) of all but large images with few weights, at which a
-// convolution is as fast. Runs after PreferChannelsLast. Errors: none.
+// (CpuLibraries::onednn_gemms, and pass gemm_to_onednn makes them) of all but large images with few weights,
+// at which a convolution is as fast. Runs after PreferChannelsLast. Errors: none.
 #pragma once
 
 #include "absl/status/status.h"
@@ -11,6 +11,6 @@
 
 namespace kiln {
 
-absl::Status Conv1x1ToGemm(Graph& graph, bool by_onednn, const Machine& machine);
+absl::Status Conv1x1ToGemm(Graph& graph, const Machine& machine);
 
 }  // namespace kiln

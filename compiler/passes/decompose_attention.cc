@@ -21,7 +21,7 @@ bool EfficientAttention(DecomposeContext& m) {
   const Value query = b.Use(attention->query), key = b.Use(attention->key), value = b.Use(attention->value);
   const Value bias = attention->bias == kNoValue ? Value() : b.Use(attention->bias);
   if (!query.ok() || !key.ok() || !value.ok() || m.result_count() != 4) return false;
-  if (Choose(b.graph(), *attention, {m.machine()}) != Implementation::kGemm) return false;
+  if (Choose(b.graph(), *attention, m.machine()) != Implementation::kGemm) return false;
   if (!attention->default_scale && !attention->scale) {
     b.Fail("argument 'scale' is not a number");
     return false;

@@ -16,14 +16,14 @@ namespace {
 class OnednnGemms {
  public:
   OnednnGemms(Graph& graph, const Machine& machine)
-      : graph_(graph), libraries_{machine, /*onednn=*/true}, producers_(Producers(graph)) {}
+      : graph_(graph), machine_(machine), producers_(Producers(graph)) {}
 
   absl::Status Run() {
     const std::vector<GraphNode> before = graph_.nodes;
     std::vector<GraphNode> nodes;
     for (GraphNode node : before) {
       const std::optional<Gemm> gemm = GemmOf(graph_, node);
-      if (!gemm || Choose(graph_, *gemm, libraries_) != Implementation::kOnednn) {
+      if (!gemm || Choose(graph_, *gemm, machine_) != Implementation::kOnednn) {
         nodes.push_back(std::move(node));
         continue;
       }
@@ -51,7 +51,7 @@ class OnednnGemms {
   }
 
   Graph& graph_;
-  const Libraries libraries_;
+  const Machine& machine_;
   const std::vector<int32_t> producers_;
 };
 

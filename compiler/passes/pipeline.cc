@@ -84,18 +84,17 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   bool laid = false;
   if (!options.keep_traced_layout) {
     KILN_RETURN_IF_ERROR(runner.Run("prefer_channels_last", [&](Graph& g) {
-      laid = PreferChannelsLast(g, options.onednn_products, options.machine);
+      laid = PreferChannelsLast(g, options.machine);
       return absl::OkStatus();
     }));
   }
   if (options.images_laid != nullptr) *options.images_laid = laid;
   KILN_RETURN_IF_ERROR(
       runner.Run("channel_moments", [&](Graph& g) { return CombineChannelMoments(g, options.machine); }));
-  KILN_RETURN_IF_ERROR(runner.Run("conv1x1_to_gemm", [&](Graph& g) {
-    return Conv1x1ToGemm(g, options.onednn_products, options.machine);
-  }));
+  KILN_RETURN_IF_ERROR(
+      runner.Run("conv1x1_to_gemm", [&](Graph& g) { return Conv1x1ToGemm(g, options.machine); }));
   // Nothing after this knows the gemm any more.
-  if (options.onednn_products)
+  if (options.machine.cpu_libraries.onednn_gemms)
     KILN_RETURN_IF_ERROR(
         runner.Run("gemm_to_onednn", [&](Graph& g) { return GemmToOnednn(g, options.machine); }));
   return absl::OkStatus();

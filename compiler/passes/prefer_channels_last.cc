@@ -37,8 +37,8 @@ bool TrainsChannelsLastOnCpu(const Graph& graph, const Convolutions& convolution
   return found;
 }
 
-bool ConvolvesChannelsLast(const Graph& graph, const Convolution& convolution, const Libraries& libraries) {
-  return !convolution.gradients && WantsChannelsLast(graph, convolution, libraries);
+bool ConvolvesChannelsLast(const Graph& graph, const Convolution& convolution, const Machine& machine) {
+  return !convolution.gradients && WantsChannelsLast(graph, convolution, machine);
 }
 
 // A part of images that are channels-last does so too, with gaps.
@@ -143,9 +143,9 @@ void FollowSlice(Graph& graph, const GraphNode& node) {
 
 class Layouter {
  public:
-  Layouter(Graph& graph, bool conv1x1_by_onednn, const Machine& machine)
+  Layouter(Graph& graph, const Machine& machine)
       : graph_(graph),
-        libraries_{machine, conv1x1_by_onednn},
+        machine_(machine),
         convolutions_(ConvolutionsOf(graph)),
         channels_last_on_cpu_(graph.kind == v1::INFERENCE || TrainsChannelsLastOnCpu(graph, convolutions_)),
         known_(KnownLayouts(graph, channels_last_on_cpu_)) {
@@ -195,7 +195,7 @@ class Layouter {
     for (ValueId result : node.results) {
       if (!MayLay(result)) continue;
       if (!wanted) {
-        wanted = (convolution && ConvolvesChannelsLast(graph_, *convolution, libraries_) &&
+        wanted = (convolution && ConvolvesChannelsLast(graph_, *convolution, machine_) &&
                   MayConvolveChannelsLast(result)) ||
                  (KeepsOrder(graph_, node, convolution) && ReadsChannelsLast(graph_, node));
       }
@@ -235,7 +235,7 @@ class Layouter {
   }
 
   Graph& graph_;
-  const Libraries libraries_;
+  const Machine& machine_;
   const Convolutions convolutions_;
   const bool channels_last_on_cpu_;
   std::vector<bool> known_;
@@ -244,8 +244,6 @@ class Layouter {
 
 }  // namespace
 
-bool PreferChannelsLast(Graph& graph, bool conv1x1_by_onednn, const Machine& machine) {
-  return Layouter(graph, conv1x1_by_onednn, machine).Run();
-}
+bool PreferChannelsLast(Graph& graph, const Machine& machine) { return Layouter(graph, machine).Run(); }
 
 }  // namespace kiln

@@ -1,6 +1,7 @@
 // Lets images between convolutions be channels-last: on a GPU as cuDNN's kernels for tensor
 // cores want them; in inference on a CPU where oneDNN would else take longer to lay the images anew than it
-// now takes for the weights; in training on a CPU where each convolution is depthwise or has no groups, since
+// now takes for the weights, or where 1×1 convolutions become gemms of oneDNN's, which lay no weights anew;
+// in training on a CPU where each convolution is depthwise or has no groups, since
 // oneDNN's copies of row-major images would be new pages at each call and leave holes between what is saved.
 //
 // Only strides of computed values change, which lowering takes as the layout to give them: results of
@@ -15,8 +16,7 @@
 
 namespace kiln {
 
-// True where a value lies otherwise than before. `conv1x1_by_onednn`: on the CPU 1×1 convolutions
-// become gemms of oneDNN's, which lay no weights anew.
-bool PreferChannelsLast(Graph& graph, bool conv1x1_by_onednn, const Machine& machine);
+// True where a value lies otherwise than before.
+bool PreferChannelsLast(Graph& graph, const Machine& machine);
 
 }  // namespace kiln

@@ -52,12 +52,14 @@ bool PaysConv1x1ByOnednn(const CpuLibraries& prices, const Conv1x1& sizes) {
 }  // namespace
 
 bool PaysOnednnGemm(const Machine& machine, double multiplications) {
-  return multiplications >= static_cast<double>(machine.cpu_libraries.onednn_gemm_multiplications_min);
+  const CpuLibraries& prices = machine.cpu_libraries;
+  return prices.onednn_gemms &&
+         multiplications >= static_cast<double>(prices.onednn_gemm_multiplications_min);
 }
 
-bool PaysConv1x1AsGemm(const Machine& machine, const Conv1x1& sizes, bool by_onednn) {
-  return by_onednn ? PaysConv1x1ByOnednn(machine.cpu_libraries, sizes)
-                   : PaysConv1x1ByMkl(machine.cpu_libraries, sizes);
+bool PaysConv1x1AsGemm(const Machine& machine, const Conv1x1& sizes) {
+  const CpuLibraries& prices = machine.cpu_libraries;
+  return prices.onednn_gemms ? PaysConv1x1ByOnednn(prices, sizes) : PaysConv1x1ByMkl(prices, sizes);
 }
 
 bool PaysChannelsLast(const Machine& machine, std::optional<int64_t> weights, std::optional<int64_t> from,

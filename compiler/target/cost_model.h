@@ -16,7 +16,7 @@ namespace kiln::cost {
 
 // ---- passes: library calls beside kernels
 
-// An F32 gemm on a CPU as oneDNN's, where there is another library for it.
+// An F32 gemm on a CPU as oneDNN's, where it may be.
 bool PaysOnednnGemm(const Machine& machine, double multiplications);
 
 // A convolution whose window is one point.
@@ -24,9 +24,9 @@ struct Conv1x1 {
   std::optional<int64_t> from, to;               // channels
   std::optional<int64_t> images, rows, columns;  // of the result
 };
-// As a gemm: by oneDNN, else by MKL. Unknown images are taken to be small where the weights are few; weights
-// are known, or it does not pay.
-bool PaysConv1x1AsGemm(const Machine& machine, const Conv1x1& sizes, bool by_onednn);
+// As a gemm: by oneDNN where gemms may be, else by MKL. Unknown images are taken to be small where the
+// weights are few; weights are known, or it does not pay.
+bool PaysConv1x1AsGemm(const Machine& machine, const Conv1x1& sizes);
 
 // A convolution on a CPU with channels last, by the bytes of its weights and of both images. Unknown weights:
 // no. Unknown images: only where the weights are small.

@@ -5,7 +5,8 @@
 // A machine is a row of a closed table (machine.cc). A target names its row, and only the name is in a key:
 // hosts of one kind have equal keys and equal code, whatever cores they have and whatever they measure. A
 // target that names no row of its kind is the generic one, so that a client may know more rows than its
-// daemon. Which instructions there are is the target's features' matter (vector_target.h).
+// daemon. What torch has of libraries beside, a request says. Which instructions there are is the target's
+// features' matter (vector_target.h).
 //
 // cost_model.h answers questions by these numbers. Threads: any. A Machine is a value; tests make their own.
 #pragma once
@@ -41,6 +42,9 @@ struct CpuMachine {
 
 // What calls of the CPU's libraries, oneDNN and MKL, cost beside kernels of kiln's.
 struct CpuLibraries {
+  // Gemms of F32 may be oneDNN's, since MKL leaves the CPU's AVX-512 unused. No row says so, but the request
+  // (Numerics.products_by_onednn, which is in its key): it is a matter of the caller's torch, too.
+  bool onednn_gemms = false;
   int64_t onednn_gemm_multiplications_min = 3 << 20;  // where a call's own 10 µs are paid back
   // A 1×1 convolution is a gemm up to so many operations; above, oneDNN's convolution is faster by
   // more than packing its weights takes. With MKL the two are even at 38 million (MobileNetV2's 16 to 96
@@ -83,8 +87,8 @@ struct GpuLibraries {
   // time, some 6 µs each time on an H200; with few images most of the device waits. Up to this many keys it
   // is as fast as three kernels.
   int64_t attention_keys_at_once = 64;
-  // Points of a depthwise convolution's window: cuDNN's kernels are better for wider ones (ConvNeXt's 7×7). Of
-  // every row, for lowering is handed none.
+  // Points of a depthwise convolution's window: cuDNN's kernels are better for wider ones (ConvNeXt's 7×7).
+  // Of every row, for lowering is handed none.
   static constexpr int64_t kUnrolledWindowPointsMax = 25;
 };
 

@@ -58,7 +58,9 @@ struct Product : Maker {
   }
   // oneDNN's product in the graph that the pass leaves; nullptr where there is none.
   const GraphNode* Run() {
-    EXPECT_TRUE(GemmToOnednn(graph, {}).ok());
+    Machine machine;
+    machine.cpu_libraries.onednn_gemms = true;
+    EXPECT_TRUE(GemmToOnednn(graph, machine).ok());
     EXPECT_TRUE(VerifyGraph(graph).ok()) << graph.ToString();
     for (const GraphNode& node : graph.nodes) {
       if (node.target == kOnednnGemm) return &node;
@@ -134,7 +136,7 @@ TEST(GemmToOnednn, OnlyWhereTheyAreWanted) {
     Product m;
     m.Make();
     PassOptions options;
-    options.onednn_products = wanted;
+    options.machine.cpu_libraries.onednn_gemms = wanted;
     ASSERT_TRUE(RunPasses(m.graph, options).ok());
     bool found = false;
     for (const GraphNode& node : m.graph.nodes) found |= node.target == kOnednnGemm;

@@ -21,7 +21,7 @@ namespace {
 // ---- layouts of images
 
 struct Images : Maker {
-  bool point_products = false;  // by oneDNN
+  Machine machine;
   ValueId Convolve(ValueId input, int64_t groups = 1, bool transposed = false, int64_t window = 3) {
     const ValueId weight = Input({8, 8 / groups, window, window}, graph.type(input).dtype);
     return Convolve(input, weight, {2, 8, 5, 7}, groups, transposed);
@@ -45,7 +45,7 @@ struct Images : Maker {
   bool ChannelsLast(ValueId x) { return IsChannelsLast(graph.exprs, graph.type(x)); }
   void Run(v1::DeviceType device) {
     for (TensorType& type : graph.values) type.device = device;
-    PreferChannelsLast(graph, point_products, {});
+    PreferChannelsLast(graph, machine);
   }
 };
 
@@ -112,7 +112,7 @@ TEST(ChannelsLast, SaysWhetherAnythingChanged) {
     if (channels_last) m.graph.values[y].strides = ChannelsLastStrides(m.graph.exprs, m.graph.type(y).sizes);
     m.Output(m.Convolve(y));
     for (TensorType& type : m.graph.values) type.device = v1::CUDA;
-    EXPECT_EQ(PreferChannelsLast(m.graph, false, {}), !channels_last);
+    EXPECT_EQ(PreferChannelsLast(m.graph, {}), !channels_last);
   }
 }
 
@@ -288,7 +288,7 @@ TEST(Conv1x1ToGemm, AreGemmsWhereImagesAreChannelsLast) {
     const ValueId y = m.Convolve(x, weight, {2, 4, 5, 7}, 1, false, bias);
     m.Output(m.Relu(y));
     m.Run(v1::CPU);
-    ASSERT_TRUE(Conv1x1ToGemm(m.graph, m.point_products, {}).ok());
+    ASSERT_TRUE(Conv1x1ToGemm(m.graph, m.machine).ok());
     const absl::Status valid = VerifyGraph(m.graph);
     ASSERT_TRUE(valid.ok()) << valid;
     const std::string text = m.graph.ToString();
@@ -301,7 +301,7 @@ TEST(Conv1x1ToGemm, LeaveOthers) {
   const auto remains = [](Images& m, ValueId y, v1::DeviceType device) {
     m.Output(m.Relu(y));
     m.Run(device);
-    EXPECT_TRUE(Conv1x1ToGemm(m.graph, m.point_products, {}).ok());
+    EXPECT_TRUE(Conv1x1ToGemm(m.graph, m.machine).ok());
     return absl::StrContains(m.graph.ToString(), "aten.convolution");
   };
   Images wide, gpu, training, large;
@@ -329,7 +329,7 @@ TEST(Conv1x1ToGemm, AreProductsOfFewWeightsWhereSizesAreUnknown) {
     }
     m.Output(m.Relu(y));
     m.Run(v1::CPU);
-    EXPECT_TRUE(Conv1x1ToGemm(m.graph, m.point_products, {}).ok());
+    EXPECT_TRUE(Conv1x1ToGemm(m.graph, m.machine).ok());
     return absl::StrContains(m.graph.ToString(), "aten.convolution");
   };
   EXPECT_FALSE(remains(64));
@@ -341,7 +341,7 @@ TEST(Conv1x1ToGemm, AreProductsOfFewWeightsWhereSizesAreUnknown) {
 TEST(Conv1x1ToGemm, AreOnednnsProductsOfMostImages) {
   const auto becomes_product = [](int64_t from, int64_t to, int64_t side, bool unknown) {
     Images m;
-    m.point_products = true;
+    m.machine.cpu_libraries.onednn_gemms = true;
     const ValueId image = m.Input({1, from, side, side}), weight = m.Input({to, from, 1, 1});
     const ValueId y = m.Convolve(image, weight, {1, to, side, side});
     if (unknown) {
@@ -353,7 +353,7 @@ TEST(Conv1x1ToGemm, AreOnednnsProductsOfMostImages) {
     }
     m.Output(m.Relu(y));
     m.Run(v1::CPU);
-    EXPECT_TRUE(Conv1x1ToGemm(m.graph, true, {}).ok());
+    EXPECT_TRUE(Conv1x1ToGemm(m.graph, m.machine).ok());
     return absl::StrContains(m.graph.ToString(), "aten.mm");
   };
   EXPECT_TRUE(becomes_product(256, 64, 56, false));  // 103 million operations; too many for MKL
@@ -364,6 +364,7 @@ TEST(Conv1x1ToGemm, AreOnednnsProductsOfMostImages) {
   EXPECT_TRUE(becomes_product(2048, 512, 56, true));
 
   Images m;  // of any number of channels
+  m.machine.cpu_libraries.onednn_gemms = true;
   const ValueId image = m.Input({1, 8, 5, 7}), weight = m.Input({4, 8, 1, 1});
   const ValueId y = m.Convolve(image, weight, {1, 4, 5, 7});
   const ExprId channels = m.graph.exprs.Symbol(0, {2, 4096});
@@ -373,7 +374,7 @@ TEST(Conv1x1ToGemm, AreOnednnsProductsOfMostImages) {
   }
   m.Output(m.Relu(y));
   m.Run(v1::CPU);
-  EXPECT_TRUE(Conv1x1ToGemm(m.graph, true, {}).ok());
+  EXPECT_TRUE(Conv1x1ToGemm(m.graph, m.machine).ok());
   EXPECT_TRUE(absl::StrContains(m.graph.ToString(), "aten.convolution")) << m.graph.ToString();
 }
 

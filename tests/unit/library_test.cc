@@ -465,8 +465,9 @@ TEST(Choose, AnotherLibraryForAGemm) {
     if (c.scaled) args.emplace_back("alpha", FloatArg{2});
     m.Node("aten.addmm.default", args, m.Type({c.rows, 512}, c.dtype));
     MoveTo(m, c.device);
-    const Machine machine;
-    const Implementation chosen = Choose(m.graph, *GemmOf(m.graph, m.graph.nodes[0]), {machine, c.onednn});
+    Machine machine;
+    machine.cpu_libraries.onednn_gemms = c.onednn;
+    const Implementation chosen = Choose(m.graph, *GemmOf(m.graph, m.graph.nodes[0]), machine);
     EXPECT_EQ(chosen, std::string(c.what) == "all" ? Implementation::kOnednn : Implementation::kLibrary)
         << c.what;
   }
@@ -502,7 +503,7 @@ TEST(Choose, AKernelOrAGemmForAConvolution) {
     MoveTo(m, c.device);
     const Machine machine;
     const Convolution convolution = *ConvolutionOf(m.graph, m.graph.nodes[0]);
-    EXPECT_EQ(Choose(m.graph, convolution, {machine}), c.chosen) << m.graph.ToString();
+    EXPECT_EQ(Choose(m.graph, convolution, machine), c.chosen) << m.graph.ToString();
     EXPECT_TRUE(c.chosen == kLibrary || Can(c.chosen, m.graph, convolution));
   }
 }
@@ -528,7 +529,7 @@ TEST(Choose, GemmsForAttention) {
            m.graph.type(query));
     MoveTo(m, c.device);
     const Machine machine;
-    const Implementation chosen = Choose(m.graph, *AttentionOf(m.graph, m.graph.nodes[0]), {machine});
+    const Implementation chosen = Choose(m.graph, *AttentionOf(m.graph, m.graph.nodes[0]), machine);
     EXPECT_EQ(chosen, std::string(c.what) == "all" ? Implementation::kGemm : Implementation::kLibrary)
         << c.what;
   }

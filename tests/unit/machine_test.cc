@@ -117,10 +117,12 @@ TEST(CostModel, ThresholdsOfTheGenericRow) {
 
 TEST(CostModel, WhatIsNotKnownPaysOnlyWhereItMayBeSmall) {
   const Machine machine;
-  EXPECT_TRUE(cost::PaysConv1x1AsGemm(machine, {.from = 256, .to = 256}, /*by_onednn=*/false));
-  EXPECT_FALSE(cost::PaysConv1x1AsGemm(machine, {.from = 1024, .to = 256}, /*by_onednn=*/false));
-  EXPECT_FALSE(cost::PaysConv1x1AsGemm(machine, {.from = 256}, /*by_onednn=*/true));
-  EXPECT_TRUE(cost::PaysConv1x1AsGemm(machine, {.from = 256, .to = 256}, /*by_onednn=*/true));
+  Machine with_onednn;
+  with_onednn.cpu_libraries.onednn_gemms = true;
+  EXPECT_TRUE(cost::PaysConv1x1AsGemm(machine, {.from = 256, .to = 256}));
+  EXPECT_FALSE(cost::PaysConv1x1AsGemm(machine, {.from = 1024, .to = 256}));
+  EXPECT_FALSE(cost::PaysConv1x1AsGemm(with_onednn, {.from = 256}));
+  EXPECT_TRUE(cost::PaysConv1x1AsGemm(with_onednn, {.from = 256, .to = 256}));
   EXPECT_TRUE(cost::PaysChannelsLast(machine, 1 << 10, std::nullopt, std::nullopt));
   EXPECT_FALSE(cost::PaysChannelsLast(machine, 1 << 22, std::nullopt, 1 << 30));
   EXPECT_FALSE(cost::PaysChannelsLast(machine, std::nullopt, 1 << 30, 1 << 30));
