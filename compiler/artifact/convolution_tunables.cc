@@ -2,8 +2,7 @@
 
 #include <optional>
 
-#include "compiler/artifact/fixed_call.h"
-#include "compiler/graph/operator_name.h"
+#include "compiler/artifact/program_calls.h"
 #include "compiler/library/convolution.h"
 
 namespace kiln {
@@ -48,40 +47,43 @@ std::optional<v1::Convolution> Describe(v1::Convolution::Direction direction, co
 }
 
 // A window for each channel in row-major order, and dilated ones that have to repeat, are ATen's.
-bool LeftToAten(const FixedConvolution& call, const v1::Numerics& numerics) {
-  const bool channels_last = call.input.strides[1] == 1 && call.input.sizes[1] > 1;
-  if (call.groups > 1 && call.groups == call.input.sizes[1] && !channels_last) return true;
-  const bool dilated = call.window.dilation[0] != 1 || call.window.dilation[1] != 1;
+bool LeftToAten(const FixedTensor& input, int64_t groups, const Window& window,
+                const v1::Numerics& numerics) {
+  const bool channels_last = input.strides[1] == 1 && input.sizes[1] > 1;
+  if (groups > 1 && groups == input.sizes[1] && !channels_last) return true;
+  const bool dilated = window.dilation[0] != 1 || window.dilation[1] != 1;
   return numerics.deterministic() && dilated;
 }
 
 }  // namespace
 
-std::vector<v1::Convolution> ConvolutionsOf(const v1::Program& program, const v1::Call& call,
+std::vector<v1::Convolution> ConvolutionsOf(const Graph& calls, const GraphNode& call,
                                             const v1::Numerics& numerics) {
   std::vector<v1::Convolution> found;
-  const OperatorName target(call.target());
-  if (!IsConvolution(target)) return found;
-  const std::optional<FixedConvolution> fixed = FixedConvolutionOf(program, call);
-  if (!fixed.has_value() || LeftToAten(*fixed, numerics)) return found;
-  const auto add = [&](v1::Convolution::Direction direction, const FixedTensor& input,
-                       const FixedTensor& weight, const FixedTensor& output) {
-    auto convolution = Describe(direction, fixed->window, input, weight, output, numerics);
-    if (convolution.has_value()) found.push_back(*std::move(convolution));
+  const std::optional<Convolution> convolution = ConvolutionOf(calls, call);
+  if (!convolution || convolution->transposed || !convolution->groups || convolution->bias != kNoValue)
+    return found;
+  const std::optional<Window> window = WindowOf(calls, *convolution);
+  const std::optional<FixedTensor> input = FixedOf(calls, convolution->input),
+                                   weight = FixedOf(calls, convolution->weight);
+  if (!window || !input || !weight || input->dtype != weight->dtype) return found;
+  if (weight->sizes[1] * *convolution->groups != input->sizes[1]) return found;
+  if (LeftToAten(*input, *convolution->groups, *window, numerics)) return found;
+  const auto add = [&](v1::Convolution::Direction direction, const std::optional<FixedTensor>& input,
+                       const std::optional<FixedTensor>& weight, const std::optional<FixedTensor>& output) {
+    if (!input || !weight || !output) return;
+    auto described = Describe(direction, *window, *input, *weight, *output, numerics);
+    if (described.has_value()) found.push_back(*std::move(described));
   };
-  if (target == Op::kConvolution) {
-    if (call.results_size() != 1 || fixed->is_conv1x1()) return found;
-    const std::optional<FixedTensor> output = FixedBuffer(program, call.results(0));
-    if (output.has_value()) add(v1::Convolution::FORWARD, fixed->input, fixed->weight, *output);
+  if (!convolution->gradients) {
+    if (!IsConv1x1(calls, *convolution))
+      add(v1::Convolution::FORWARD, input, weight, FixedOf(calls, convolution->result));
     return found;
   }
-  if (call.results_size() != 3 || call.results(2) >= 0) return found;
-  const std::optional<FixedTensor> output = FixedArgument(program, call, ConvolutionArguments::kGradient),
-                                   input = FixedBuffer(program, call.results(0)),
-                                   weight = FixedBuffer(program, call.results(1));
-  if (!output.has_value()) return found;
-  if (input.has_value()) add(v1::Convolution::INPUT_GRADIENT, *input, fixed->weight, *output);
-  if (weight.has_value()) add(v1::Convolution::WEIGHT_GRADIENT, fixed->input, *weight, *output);
+  if (call.results.size() != 3 || call.results[2] != kNoValue) return found;
+  const std::optional<FixedTensor> output = FixedOf(calls, convolution->gradient);
+  add(v1::Convolution::INPUT_GRADIENT, FixedOf(calls, call.results[0]), weight, output);
+  add(v1::Convolution::WEIGHT_GRADIENT, input, FixedOf(calls, call.results[1]), output);
   return found;
 }
 

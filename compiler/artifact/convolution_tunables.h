@@ -1,5 +1,5 @@
-// The convolutions of images that the runtime gives to cuDNN as they stand, of a program's library call: one,
-// or a gradient or two of it.
+// The convolutions of images that the runtime gives to cuDNN as they stand, of a program's library call
+// (program_calls.h): one, or a gradient or two of it.
 //
 // They count if every size and stride is fixed, and are described by what the runtime will see of them
 // (client/runtime/tuned_convolutions.h). What the runtime makes a matrix product of is none. Precision is as
@@ -9,13 +9,13 @@
 
 #include <vector>
 
-#include "kiln/v1/artifact.pb.h"
+#include "compiler/graph/graph.h"
 #include "kiln/v1/compile.pb.h"
 #include "kiln/v1/tuning.pb.h"
 
 namespace kiln {
 
-std::vector<v1::Convolution> ConvolutionsOf(const v1::Program& program, const v1::Call& call,
+std::vector<v1::Convolution> ConvolutionsOf(const Graph& calls, const GraphNode& call,
                                             const v1::Numerics& numerics);
 
 }  // namespace kiln

@@ -1,24 +1,11 @@
 #include "compiler/artifact/gemm_tunable.h"
 
-#include "absl/base/casts.h"
-#include "absl/strings/string_view.h"
-#include "compiler/artifact/fixed_call.h"
-#include "compiler/graph/operator_name.h"
+#include "compiler/artifact/program_calls.h"
+#include "compiler/library/convolution.h"
 #include "compiler/library/gemm.h"
 
 namespace kiln {
 namespace {
-
-// A number that torch's schema has as 1 where it is not given; no value for a symbolic one.
-std::optional<double> FactorOf(const v1::Call& call, absl::string_view name) {
-  const v1::Argument* argument = FindArgument(call, name);
-  if (argument == nullptr) return 1;
-  switch (argument->kind_case()) {
-    case v1::Argument::kAsInt: return static_cast<double>(argument->as_int());
-    case v1::Argument::kAsFloat: return absl::bit_cast<double>(argument->as_float());
-    default: return std::nullopt;
-  }
-}
 
 bool IsMultiplied(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16 || dtype == v1::F32; }
 
@@ -35,29 +22,35 @@ bool Describe(const FixedTensor& tensor, bool batched, v1::MatrixOperand* operan
 }
 
 // What is added: a row for all of d's rows is a bias. False where the runtime leaves the product to ATen.
-bool AddSummand(const v1::Program& program, const v1::Call& call, absl::string_view name, bool batched,
-                v1::MatrixProduct* product) {
-  const std::optional<double> beta = FactorOf(call, "beta");
-  const std::optional<FixedTensor> c = FixedArgument(program, call, name);
-  if (!beta.has_value() || !c.has_value()) return false;
-  if (*beta == 0) return true;
+bool AddSummand(const Graph& graph, const Gemm& gemm, v1::MatrixProduct* product) {
+  const std::optional<FixedTensor> c = FixedOf(graph, gemm.c);
+  if (!gemm.beta.has_value() || !c.has_value()) return false;
+  if (*gemm.beta == 0) return true;
   if (c->dtype != product->dtype()) return false;
-  if (c->sizes.size() != 1) return Describe(*c, batched, product->mutable_c());
+  if (c->sizes.size() != 1) return Describe(*c, gemm.form->batched, product->mutable_c());
   product->set_bias(true);
-  return *beta == 1 && c->sizes[0] == product->d().columns() && (c->sizes[0] <= 1 || c->strides[0] == 1);
+  return *gemm.beta == 1 && c->sizes[0] == product->d().columns() && (c->sizes[0] <= 1 || c->strides[0] == 1);
 }
 
-bool DescribeCall(const v1::Program& program, const v1::Call& call, const v1::Numerics& numerics,
+v1::Activation ActivationOf(const Gemm& gemm) {
+  switch (gemm.activation) {
+    case Gemm::Activation::kNone: break;
+    case Gemm::Activation::kRelu: return v1::ACTIVATION_RELU;
+    case Gemm::Activation::kGeluTanh: return v1::ACTIVATION_GELU_TANH;
+  }
+  return v1::ACTIVATION_NONE;
+}
+
+bool DescribeGemm(const Graph& graph, const GraphNode& node, const v1::Numerics& numerics,
                   v1::MatrixProduct* product) {
-  const GemmForm* const form = GemmFormOf(call.target());
-  if (form == nullptr || form->onednn || call.results_size() != 1) return false;
-  const std::optional<FixedTensor> a = FixedArgument(program, call, form->a),
-                                   b = FixedArgument(program, call, form->b),
-                                   d = FixedBuffer(program, call.results(0));
+  const std::optional<Gemm> gemm = GemmOf(graph, node);
+  if (!gemm.has_value() || gemm->form->onednn) return false;
+  const std::optional<FixedTensor> a = FixedOf(graph, gemm->a), b = FixedOf(graph, gemm->b),
+                                   d = FixedOf(graph, gemm->d);
   if (!a.has_value() || !b.has_value() || !d.has_value()) return false;
   if (a->dtype != d->dtype || b->dtype != d->dtype) return false;
   if (!IsMultiplied(d->dtype)) return false;
-  const bool batched = d->sizes.size() == 3;
+  const bool batched = gemm->form->batched;
   product->set_dtype(d->dtype);
   product->set_batch(batched ? d->sizes[0] : 1);
   if (!Describe(*a, batched, product->mutable_a()) || !Describe(*b, batched, product->mutable_b()) ||
@@ -66,24 +59,26 @@ bool DescribeCall(const v1::Program& program, const v1::Call& call, const v1::Nu
   }
   product->set_tf32(d->dtype == v1::F32 && numerics.float32_matmul_precision() != "highest");
   product->set_reduced_sums(true);  // as torch has it unless told otherwise
-  if (!form->gelu.empty()) {
-    const v1::Argument* gelu = FindArgument(call, form->gelu);
-    product->set_activation(gelu != nullptr && gelu->as_bool() ? v1::ACTIVATION_GELU_TANH
-                                                               : v1::ACTIVATION_RELU);
-  }
-  if (!form->c.empty() && !AddSummand(program, call, form->c, batched, product)) return false;
+  product->set_activation(ActivationOf(*gemm));
+  if (gemm->c != kNoValue && !AddSummand(graph, *gemm, product)) return false;
   return product->batch() > 0 && product->d().rows() > 0 && product->d().columns() > 0 &&
          product->a().columns() > 0;
 }
 
 // A 1×1 convolution, of images that are channels-last or by rows without gaps.
-bool DescribePoints(const v1::Program& program, const v1::Call& call, const v1::Numerics& numerics,
+bool DescribePoints(const Graph& graph, const GraphNode& node, const v1::Numerics& numerics,
                     v1::MatrixProduct* product) {
-  const std::optional<FixedConvolution> convolution = FixedConvolutionOf(program, call);
-  if (!convolution.has_value() || call.results_size() != 1 || !convolution->is_conv1x1()) return false;
-  const std::optional<FixedTensor> result = FixedBuffer(program, call.results(0));
-  const FixedTensor &image = convolution->input, &weight = convolution->weight;
-  if (!result.has_value() || result->sizes.size() != 4 || !IsMultiplied(image.dtype)) return false;
+  const std::optional<Convolution> convolution = ConvolutionOf(graph, node);
+  if (!convolution.has_value() || convolution->bias != kNoValue || !convolution->is_ungrouped() ||
+      !IsConv1x1(graph, *convolution)) {
+    return false;
+  }
+  const std::optional<FixedTensor> input = FixedOf(graph, convolution->input),
+                                   weights = FixedOf(graph, convolution->weight),
+                                   result = FixedOf(graph, convolution->result);
+  if (!input.has_value() || !weights.has_value() || !result.has_value()) return false;
+  const FixedTensor &image = *input, &weight = *weights;
+  if (image.dtype != weight.dtype || !IsMultiplied(image.dtype)) return false;
   const int64_t images = image.sizes[0], inputs = image.sizes[1], outputs = weight.sizes[0],
                 points = image.sizes[2] * image.sizes[3];
   if (images <= 0 || inputs <= 0 || outputs <= 0 || points <= 0) return false;
@@ -115,12 +110,11 @@ bool DescribePoints(const v1::Program& program, const v1::Call& call, const v1::
 
 }  // namespace
 
-std::optional<v1::MatrixProduct> MatrixProductOf(const v1::Program& program, const v1::Call& call,
+std::optional<v1::MatrixProduct> MatrixProductOf(const Graph& calls, const GraphNode& call,
                                                  const v1::Numerics& numerics) {
   v1::MatrixProduct product;
-  const bool described = OperatorName(call.target()) == Op::kConvolution
-                             ? DescribePoints(program, call, numerics, &product)
-                             : DescribeCall(program, call, numerics, &product);
+  const bool described = IsConvolution(call.target) ? DescribePoints(calls, call, numerics, &product)
+                                                    : DescribeGemm(calls, call, numerics, &product);
   if (!described) return std::nullopt;
   return product;
 }

@@ -1,4 +1,5 @@
-// The matrix product that the runtime gives to cuBLASLt as it stands, of a program's library call.
+// The matrix product that the runtime gives to cuBLASLt as it stands, of a program's library call
+// (program_calls.h).
 //
 // It counts if every size and stride of it is fixed, and is described by what the runtime will see of it
 // (client/runtime/tuned_products.h); 1×1 convolutions are such products. Precision of products is as
@@ -8,13 +9,13 @@
 
 #include <optional>
 
-#include "kiln/v1/artifact.pb.h"
+#include "compiler/graph/graph.h"
 #include "kiln/v1/compile.pb.h"
 #include "kiln/v1/tuning.pb.h"
 
 namespace kiln {
 
-std::optional<v1::MatrixProduct> MatrixProductOf(const v1::Program& program, const v1::Call& call,
+std::optional<v1::MatrixProduct> MatrixProductOf(const Graph& calls, const GraphNode& call,
                                                  const v1::Numerics& numerics);
 
 }  // namespace kiln

@@ -8,6 +8,7 @@
 
 #include "compiler/artifact/convolution_tunables.h"
 #include "compiler/artifact/gemm_tunable.h"
+#include "compiler/artifact/program_calls.h"
 #include "compiler/library/convolution.h"
 #include "compiler/support/proto_util.h"
 
@@ -29,13 +30,13 @@ double WorkOf(const v1::Tunable& tunable) {
 }
 
 // Of one call; none for one that nothing describes.
-std::vector<v1::Tunable> TunablesOfCall(const v1::Program& program, const v1::Call& call,
+std::vector<v1::Tunable> TunablesOfCall(const Graph& calls, const GraphNode& call,
                                         const v1::Numerics& numerics) {
   std::vector<v1::Tunable> tunables;
-  if (auto product = MatrixProductOf(program, call, numerics)) {
+  if (auto product = MatrixProductOf(calls, call, numerics)) {
     *tunables.emplace_back().mutable_product() = *std::move(product);
   }
-  for (v1::Convolution& convolution : ConvolutionsOf(program, call, numerics)) {
+  for (v1::Convolution& convolution : ConvolutionsOf(calls, call, numerics)) {
     *tunables.emplace_back().mutable_convolution() = std::move(convolution);
   }
   return tunables;
@@ -72,10 +73,9 @@ class Census {
 
 std::vector<v1::Tunable> TunablesOf(const v1::Program& program, const v1::Numerics& numerics) {
   Census census;
-  for (const v1::Step& step : program.steps()) {
-    if (!step.has_call()) continue;
-    for (v1::Tunable& tunable : TunablesOfCall(program, step.call(), numerics))
-      census.Add(std::move(tunable));
+  const Graph calls = CallsOf(program);
+  for (const GraphNode& call : calls.nodes) {
+    for (v1::Tunable& tunable : TunablesOfCall(calls, call, numerics)) census.Add(std::move(tunable));
   }
   std::vector<v1::Tunable> tunables;
   for (Census::Found& found : std::move(census).ByWork()) tunables.push_back(std::move(found.tunable));
@@ -85,9 +85,10 @@ std::vector<v1::Tunable> TunablesOf(const v1::Program& program, const v1::Numeri
 v1::ImageConvolutions ImageConvolutionsOf(const v1::Program& program, const v1::Numerics& numerics) {
   Census census;
   v1::ImageConvolutions convolutions;
-  for (const v1::Step& step : program.steps()) {
-    if (!step.has_call() || !IsConvolution(step.call().target())) continue;
-    std::vector<v1::Tunable> tunables = TunablesOfCall(program, step.call(), numerics);
+  const Graph calls = CallsOf(program);
+  for (const GraphNode& call : calls.nodes) {
+    if (!IsConvolution(call.target)) continue;
+    std::vector<v1::Tunable> tunables = TunablesOfCall(calls, call, numerics);
     if (tunables.empty()) convolutions.set_others(convolutions.others() + 1);
     for (v1::Tunable& tunable : tunables) census.Add(std::move(tunable));
   }
