@@ -16,9 +16,6 @@
 namespace kiln {
 namespace {
 
-constexpr size_t kTargetMax = 256;
-constexpr size_t kValuesMax = 4 * kGraphNodesMax;
-
 absl::Status Invalid(absl::string_view what) { return absl::InvalidArgumentError(what); }
 absl::Status Unsupported(absl::string_view what) {
   return absl::UnimplementedError(absl::StrCat("unsupported: ", what));
@@ -34,7 +31,7 @@ bool IsIdentifier(absl::string_view text) {
 }
 
 absl::Status CheckTarget(absl::string_view target) {
-  if (target.size() > kTargetMax) return Invalid("operator name is too long");
+  if (target.size() > kNameMax) return Invalid("operator name is too long");
   std::vector<absl::string_view> parts = absl::StrSplit(target, '.');
   bool formed = parts.size() == 3 && std::all_of(parts.begin(), parts.end(), IsIdentifier);
   if (!formed) return Invalid("operator is not of the form namespace.name.overload");
@@ -45,7 +42,7 @@ absl::Status CheckTarget(absl::string_view target) {
 // What an error calls a node: its target only if that is fit to be printed.
 std::string NodeName(size_t index, absl::string_view target) {
   bool printable =
-      target.size() <= kTargetMax && std::all_of(target.begin(), target.end(), absl::ascii_isprint);
+      target.size() <= kNameMax && std::all_of(target.begin(), target.end(), absl::ascii_isprint);
   return absl::StrCat("node ", index, " (", printable ? target : absl::string_view("unprintable"), ")");
 }
 
@@ -362,12 +359,12 @@ class Importer {
     KILN_RETURN_IF_ERROR(CheckTarget(from.target()));
     if (static_cast<size_t>(from.args_size()) > kNodeArgsMax)
       return TooMany("arguments", from.args_size(), kNodeArgsMax);
-    if (graph_.values.size() + from.results_size() > kValuesMax) return Invalid("too many values");
+    if (graph_.values.size() + from.results_size() > kGraphValuesMax) return Invalid("too many values");
     GraphNode node;
     node.target = from.target();
     node.origin = index;
     for (const v1::NamedArgument& arg : from.args()) {
-      if (!IsIdentifier(arg.name()) || arg.name().size() > kTargetMax)
+      if (!IsIdentifier(arg.name()) || arg.name().size() > kNameMax)
         return Invalid("malformed argument name");
       for (const auto& [name, value] : node.args) {
         if (name == arg.name()) return Invalid(absl::StrCat("two arguments '", name, "'"));

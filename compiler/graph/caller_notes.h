@@ -17,9 +17,6 @@
 
 namespace kiln {
 
-inline constexpr size_t kTitleBytesMax = 1024;
-inline constexpr size_t kNotesBytesMax = 2u << 20;  // in memory
-
 class BytesMoved {
  public:
   // `exprs`: Manifest.byte_exprs. `hints`: values of the program's symbols.

@@ -197,7 +197,7 @@ class WireCounter {
           ok = ok && in.ReadVarint32(&size) && size <= bytes.size() - in.CurrentPosition();
           if (!ok) break;
           if (field->message_type() != nullptr) {
-            if (++messages_ > kMessagesMax) return absl::InvalidArgumentError("graph has too many parts");
+            if (++messages_ > kGraphPartsMax) return absl::InvalidArgumentError("graph has too many parts");
             KILN_RETURN_IF_ERROR(Walk(bytes.substr(in.CurrentPosition(), size), *field->message_type()));
           }
           ok = in.Skip(static_cast<int>(size));
@@ -211,7 +211,6 @@ class WireCounter {
                                       : absl::InvalidArgumentError("graph: not a valid message");
   }
 
-  static constexpr size_t kMessagesMax = 4'000'000;
   size_t messages_ = 0;
 };
 

@@ -9,8 +9,6 @@
 namespace kiln {
 namespace {
 
-constexpr size_t kTotalArgsMax = 16u << 20;
-
 // Content hashes must be the same in every process, so not absl's.
 uint64_t Mix(uint64_t a, uint64_t b) {
   uint64_t x = (a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2))) * 0xbf58476d1ce4e5b9u;
@@ -45,7 +43,7 @@ ExprId ExprPool::Intern(v1::ExprOp op, int64_t value, absl::Span<const ExprId> a
       return id;
     }
   }
-  if (nodes_.size() >= kExprNodesMax || total_args_ + args.size() > kTotalArgsMax) {
+  if (nodes_.size() >= kExprNodesMax || total_args_ + args.size() > kAllExprArgsMax) {
     status_ = absl::InvalidArgumentError("symbolic expressions are too large");
     return kZeroExpr;
   }

@@ -28,7 +28,6 @@ namespace kiln {
 
 inline constexpr char kFlatImageMagic[8] = {'k', 'i', 'l', 'n', 'i', 'm', 'g', '1'};
 inline constexpr uint64_t kFlatImageAlignment = 64;
-inline constexpr size_t kFlatImageBytesMax = size_t{256} << 20;
 
 struct FlatImageHeader {
   char magic[8];

@@ -20,8 +20,6 @@ using ir::IsFloating;
 using ir::IsInt;
 using ir::IsStorable;
 
-constexpr size_t kIndirectsMax = 64;  // distinct ops that one index expression reads
-
 absl::Status Wrong(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("kernel: ", what));
 }
@@ -117,7 +115,7 @@ class Verifier {
           if (at == use.indirects.end() || *at != indirect) use.indirects.insert(at, indirect);
         }
       }
-      if (use.indirects.size() > kIndirectsMax) return wrong("reads too many ops");
+      if (use.indirects.size() > kKernelIndirectsMax) return wrong("reads too many ops");
     }
     for (uint32_t extent : kernel_.outer()) KILN_RETURN_IF_ERROR(CheckSize(extent, "outer extent"));
     for (const v1::Stage& stage : kernel_.stages()) {

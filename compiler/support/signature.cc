@@ -13,12 +13,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/support/digest.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
-
-constexpr size_t kPemBytesMax = 16u << 10;
 
 EVP_PKEY* Raw(const std::shared_ptr<void>& key) { return static_cast<EVP_PKEY*>(key.get()); }
 
@@ -78,7 +77,7 @@ absl::StatusOr<std::string> ReadKeyFile(const std::string& path) {
     return Cannot("read", path);
   }
   struct stat facts = {};
-  std::string pem(kPemBytesMax, '\0');
+  std::string pem(kSigningKeyFileBytesMax, '\0');
   const bool known = fstat(file, &facts) == 0;
   const ssize_t size = read(file, pem.data(), pem.size());
   close(file);

@@ -16,12 +16,11 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
-
-constexpr size_t kPemBytesMax = 1u << 20;
 
 using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
 using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
@@ -39,7 +38,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& name, const std::string&
   if (secret && (facts.st_mode & 0077) != 0) {
     return Refuse(name, path, "may be read by others than its owner: chmod 600");
   }
-  std::string text(kPemBytesMax + 1, '\0');
+  std::string text(kTlsFileBytesMax + 1, '\0');
   size_t size = 0;
   ssize_t got;
   while (size < text.size() && (got = read(file, text.data() + size, text.size() - size)) != 0) {
@@ -47,7 +46,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& name, const std::string&
     if (got < 0) return Refuse(name, path, absl::StrCat("cannot be read: ", strerror(errno)));
     size += static_cast<size_t>(got);
   }
-  if (size > kPemBytesMax) return Refuse(name, path, "is longer than 1 MiB");
+  if (size > kTlsFileBytesMax) return Refuse(name, path, "is longer than 1 MiB");
   text.resize(size);
   return text;
 }

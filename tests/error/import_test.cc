@@ -295,6 +295,16 @@ TEST(Import, LimitsHoldExactly) {
   EXPECT_THAT(std::string(Import(symbols).message()), HasSubstr("symbols, limit"));
 }
 
+TEST(Import, ANameIsOfALimitedLength) {
+  v1::Graph graph = AddGraph();
+  std::string name = "aten.add.Tensor";
+  name.resize(kNameMax, 'x');
+  graph.mutable_nodes(0)->set_target(name);
+  EXPECT_EQ(Import(graph), absl::OkStatus());
+  graph.mutable_nodes(0)->set_target(name + "x");
+  EXPECT_THAT(std::string(Import(graph).message()), HasSubstr("name is too long"));
+}
+
 TEST(ImportBombs, NotCanonicalBytes) {
   std::string good = Canonicalize(AddGraph())->bytes;
   EXPECT_TRUE(ImportGraph(good, {}).ok());

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/support/limits.h"
 
 namespace kiln {
 namespace {
