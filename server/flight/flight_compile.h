@@ -27,7 +27,8 @@
 #include "server/build/artifact.h"
 #include "server/flight/flight_compiler.h"
 #include "server/flight/flight_event.h"
-#include "server/flight/flight_table.h"
+#include "server/flight/flight_request.h"
+#include "server/flight/flight_task.h"
 #include "server/pool/worker_pool.h"
 #include "server/tune/tuner.h"
 

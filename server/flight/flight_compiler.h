@@ -18,7 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/config.pb.h"
-#include "server/flight/flight_table.h"
+#include "server/flight/flight_request.h"
 #include "server/flight/stored_keys.h"
 #include "server/flight/tier_keys.h"
 #include "server/observe/stats.h"

@@ -32,7 +32,7 @@
 #include "absl/time/time.h"
 #include "compiler/support/monotonic_time.h"
 #include "server/build/artifact.h"
-#include "server/flight/flight_table.h"
+#include "server/flight/flight_task.h"
 #include "server/upstream/forwarded_end.h"
 
 namespace kiln {

@@ -14,7 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "server/flight/flight_table.h"
+#include "server/flight/flight_call.h"
 #include "server/flight/gang_decider.h"
 
 namespace kiln {

@@ -16,7 +16,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "kiln/v1/compile.pb.h"
-#include "server/flight/flight_table.h"
+#include "server/flight/flight_request.h"
 #include "server/flight/gangs.h"
 #include "server/flight/joinable_keys.h"
 #include "server/flight/known_key.h"
@@ -31,7 +31,7 @@ namespace kiln {
 
 class Lookups {
  public:
-  // The job of the flight in a slot (flight_table.h), empty where there is none: told on another thread.
+  // The job of the flight in a slot (flight_request.h), empty where there is none: told on another thread.
   using JobOf = std::function<void(const std::string& slot, std::function<void(std::string)>)>;
   // All but the last two outlive it.
   struct Parts {

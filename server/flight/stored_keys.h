@@ -20,7 +20,7 @@
 #include "cache/store.h"
 #include "kiln/v1/compile.pb.h"
 #include "server/build/artifact.h"
-#include "server/flight/flight_table.h"
+#include "server/flight/flight_request.h"
 #include "server/flight/hit_index.h"
 #include "server/flight/known_key.h"
 #include "server/flight/readable_namespaces.h"

@@ -11,7 +11,7 @@
 #include "cache/signatures.h"
 #include "kiln/v1/artifact.pb.h"
 #include "server/build/artifact.h"
-#include "server/flight/flight_table.h"
+#include "server/flight/flight_request.h"
 #include "server/upstream/upstream.h"
 
 namespace kiln {

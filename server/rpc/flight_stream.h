@@ -13,7 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/grpcpp.h"
-#include "server/flight/flight_table.h"
+#include "server/flight/flight_call.h"
 #include "server/rpc/silence_watch.h"
 
 namespace kiln {

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "server/flight/flight_table.h"
 #include "server/flight/forward_table.h"
 #include "tests/sim/cluster.h"
 #include "tests/sim/tier_link.h"
