@@ -81,6 +81,15 @@ v1::RequestSections SectionsOf(const std::string& script) {
   return sections;
 }
 
+v1::CompileHeader HeaderOf(const std::string& script, v1::WorkClass work_class) {
+  v1::CompileHeader header;
+  header.set_namespace_("test");
+  *header.mutable_sections() = SectionsOf(script);
+  header.set_graph_bytes(script.size());
+  header.set_work_class(work_class);
+  return header;
+}
+
 void Send(const v1::CompileHeader& header, const std::string& graph, CompileStream* stream) {
   v1::CompileRequest request;
   *request.mutable_header() = header;
@@ -92,10 +101,8 @@ void Send(const v1::CompileHeader& header, const std::string& graph, CompileStre
 }
 
 void Send(const std::string& ns, const std::string& script, CompileStream* stream) {
-  v1::CompileHeader header;
+  v1::CompileHeader header = HeaderOf(script);
   header.set_namespace_(ns);
-  *header.mutable_sections() = SectionsOf(script);
-  header.set_graph_bytes(script.size());
   Send(header, script, stream);
 }
 

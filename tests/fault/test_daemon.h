@@ -80,6 +80,8 @@ class TestDaemon {
 };
 
 v1::RequestSections SectionsOf(const std::string& script);
+// In the namespace "test".
+v1::CompileHeader HeaderOf(const std::string& script, v1::WorkClass work_class = v1::WORK_INTERACTIVE);
 // All that a caller sends who does not wait to be asked for the graph.
 using CompileStream = grpc::ClientReaderWriter<v1::CompileRequest, v1::CompileEvent>;
 void Send(const v1::CompileHeader& header, const std::string& graph, CompileStream* stream);

@@ -15,14 +15,10 @@
 #include "compiler/support/zstd.h"
 #include "gtest/gtest.h"
 #include "kiln/v1/record.pb.h"
+#include "tests/unit/test_signatures.h"
 
 namespace kiln {
 namespace {
-
-const Signatures& TestSignatures() {
-  static const Signatures& signatures = *new Signatures(Signatures::OfThisProcess());
-  return signatures;
-}
 
 BundleCompiler TestCompiler() {
   BundleCompiler compiler;

@@ -1,0 +1,23 @@
+// A directory of a test's own, gone with it.
+#pragma once
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace kiln {
+
+class Scratch : public testing::Test {
+ protected:
+  Scratch() {
+    char path[] = "/tmp/kiln-test-XXXXXX";
+    directory_ = mkdtemp(path);
+  }
+  ~Scratch() override { std::filesystem::remove_all(directory_); }
+  std::string directory_;
+};
+
+}  // namespace kiln
