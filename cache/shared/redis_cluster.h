@@ -1,6 +1,7 @@
 // A Redis cluster: keys are spread over 16,384 slots, and slots over nodes, each with connections of its own
 // (redis_pool.h). Commands go to the nodes of their keys, those of one node together, all nodes at a time:
-// one that is away or slow costs its own commands alone.
+// one that is away or slow costs its own commands alone. (hiredis has no router, and Debian no library that
+// has.)
 //
 // Slots move, and nodes say so: MOVED, the slot is another's now, so ask there and read the map again; ASK,
 // this key is another's already while its slot moves, so ask there this once. Either is followed

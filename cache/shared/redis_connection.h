@@ -1,6 +1,6 @@
 // One connection to a server of the Redis protocol. Commands go out together and their replies are read, all
 // until one deadline: a server that is slow, or answers byte by byte, holds the caller no longer. hiredis
-// speaks the protocol; the waiting is here.
+// speaks the protocol; the waiting is here, since its limits are those of one read.
 //
 // Threads: one at a time; connections that have something to say at the same time need no more than one
 // (RunTogether). Errors: UNAVAILABLE (nobody answers, the connection broke), DEADLINE_EXCEEDED,

@@ -91,6 +91,8 @@ absl::StatusOr<TierMembers::Asked> TierMembers::Renew(const std::string& ns) con
   const std::string value = SealTierValue(*signatures_, EntryOf(id_), ns, SerializeDeterministic(record));
   const std::string life = absl::StrCat(absl::ToInt64Milliseconds(kTierRecordLife));
   Asked asked;
+  // The server's clock is told by when what was just set ends: TIME is no command of a tenant's user, and has
+  // no key that leads to a cluster's node.
   asked.begun_ms = WallMilliseconds();
   KILN_ASSIGN_OR_RETURN(asked.replies,
                         engine_->Run({{"SET", NameOf(ns, id_), value, "PX", life},

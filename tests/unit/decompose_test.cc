@@ -9,6 +9,7 @@
 #include "compiler/graph/channels_last.h"
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/pipeline.h"
+#include "compiler/passes/types.h"
 #include "tests/unit/graph_maker.h"
 
 namespace kiln {
