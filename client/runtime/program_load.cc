@@ -553,36 +553,4 @@ absl::StatusOr<std::shared_ptr<const Program>> Program::Load(const v1::Manifest&
   return program;
 }
 
-std::unique_ptr<Program::Scratch> Program::TakeScratch() const {
-  if (Scratch* spare = spare_.exchange(nullptr, std::memory_order_acquire)) {
-    return std::unique_ptr<Scratch>(spare);
-  }
-  auto scratch = std::make_unique<Scratch>();
-  for (const CallStep& call : calls_) scratch->push_back(StateOf(call));
-  return scratch;
-}
-
-// Of a call whose sizes are fixed with all but addresses.
-Program::CallState Program::StateOf(const CallStep& call) const {
-  CallState state;
-  state.values = call.values;
-  if (!call.in_memory) return state;
-  state.in_memory = host_->NewMemoryCall(call.target, call.fixed);
-  state.declared.resize(call.results.size());
-  if (!call.fixed) return state;
-  const auto memory = [&](const Buffer& buffer) {
-    return TensorMemory{nullptr, buffer.dtype, buffer.shape.fixed_sizes, buffer.shape.fixed_strides};
-  };
-  for (const Operand& operand : call.operands)
-    state.values[operand.argument].memory = memory(buffers_[operand.buffer]);
-  for (size_t i = 0; i < call.results.size(); ++i) {
-    if (call.results[i] >= 0) state.declared[i] = memory(buffers_[call.results[i]]);
-  }
-  return state;
-}
-
-void Program::GiveScratch(std::unique_ptr<Scratch> scratch) const {
-  delete spare_.exchange(scratch.release(), std::memory_order_acq_rel);
-}
-
 }  // namespace kiln::runtime

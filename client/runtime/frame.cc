@@ -1,0 +1,374 @@
+#include "client/runtime/frame.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/runtime/span.h"
+#include "client/runtime/step_times.h"
+#include "compiler/graph/dtypes.h"
+#include "compiler/ir/scalar_ops.h"
+#include "compiler/support/limits.h"
+
+namespace kiln::runtime {
+
+absl::Status Contradiction(absl::string_view gave, absl::string_view declared) {
+  absl::Status status = absl::InternalError(absl::StrCat(gave, " where ", declared, " was declared"));
+  status.SetPayload(kContradictionPayload, absl::Cord());
+  return status;
+}
+
+Frame::Frame(const Program& program)
+    : program_(program), host_(*program.host_), slots_(program.buffers_.size()) {
+  if (!program.calls_.empty()) scratch_ = program.TakeScratch();
+}
+
+Frame::~Frame() {
+  order_.reset();  // before any memory is given back
+  for (Slot& slot : slots_) Drop(slot.tensor);
+  for (Tensor& tensor : kept_) Drop(tensor);
+  for (InputCopy& written : input_copies_) Drop(written.copy);
+  for (Tensor& tensor : temporaries_) Drop(tensor);
+  for (CallContext::Kept& kept : call_.scratch) Drop(kept.tensor);
+  Drop(arena_);  // after all that lie in it
+  if (scratch_ != nullptr) program_.GiveScratch(std::move(scratch_));
+  program_.counts_->launches.fetch_add(launches_, std::memory_order_relaxed);
+  program_.counts_->library_calls.fetch_add(library_calls_, std::memory_order_relaxed);
+}
+
+absl::Status Frame::Execute() {
+  KILN_RETURN_IF_ERROR(MakeArena());
+  if (call_.recorded && (capture_ = host_.NewCapture(call_)) != nullptr) {
+    order_ = std::make_unique<CaptureDependencies>(*capture_);
+    call_.order = order_.get();
+  }
+  StepTimes* const times = StepTimes::On() ? program_.times_.get() : nullptr;
+  for (size_t i = 0; i < program_.steps_.size(); ++i) {
+    const Program::Step& step = program_.steps_[i];
+    const StepTimer timer(times, i);
+    const bool recorded = order_ != nullptr && Records(step.kind);
+    if (recorded) KILN_RETURN_IF_ERROR(order_->Begin(Touched(step)));
+    switch (step.kind) {
+      case v1::Step::kAlloc: KILN_RETURN_IF_ERROR(Alloc(step)); break;
+      case v1::Step::kFree: Drop(slots_[step.a].tensor); break;
+      case v1::Step::kLaunch: KILN_RETURN_IF_ERROR(Launch(program_.launches_[step.index])); break;
+      case v1::Step::kLaunchGroup: KILN_RETURN_IF_ERROR(LaunchGroup(program_.groups_[step.index])); break;
+      case v1::Step::kCall: KILN_RETURN_IF_ERROR(Call(step.index, i)); break;
+      case v1::Step::kLet:
+        KILN_RETURN_IF_ERROR(Let(step));
+        program_.exprs_.Evaluate(i + 1, exprs_);
+        break;
+      case v1::Step::kCheck: KILN_RETURN_IF_ERROR(Check(step)); break;
+      case v1::Step::kView: break;  // views are made where they are used
+      case v1::Step::kSeeds: {
+        KILN_RETURN_IF_ERROR(Fence());
+        KILN_ASSIGN_OR_RETURN(Tensor seeds, host_.Seeds(step.b));
+        KILN_RETURN_IF_ERROR(Fill(step.a, seeds));
+        break;
+      }
+      default: return absl::InternalError("unknown step");
+    }
+    if (recorded) KILN_RETURN_IF_ERROR(order_->End());
+    // The time of a step is its work's, not that of launching it.
+    if (times != nullptr && !call_.recorded) KILN_RETURN_IF_ERROR(host_.Wait(call_));
+  }
+  return Fence();
+}
+
+absl::Status Frame::MakeArena() {
+  if (program_.arena_plan_.empty()) return absl::OkStatus();
+  // Temporaries of one place would wait for each other in the graph, and allocations are made once.
+  if (call_.recorded) return absl::OkStatus();
+  places_ = program_.arena_plan_.For(exprs_);
+  if (places_ == nullptr) return absl::OkStatus();
+  const int64_t size = places_->bytes, stride = 1;
+  KILN_ASSIGN_OR_RETURN(arena_, host_.Empty(v1::U8, {&size, 1}, {&stride, 1}));
+  KILN_ASSIGN_OR_RETURN(void* data, host_.Data(arena_));
+  arena_data_ = static_cast<char*>(data);
+  return absl::OkStatus();
+}
+
+int64_t Frame::OffsetInArena(uint32_t buffer) const {
+  const int32_t place = program_.where_[buffer].arena;
+  return place < 0 || places_ == nullptr ? Arena::kApart : places_->offsets[place];
+}
+
+absl::Status Frame::Alloc(const Program::Step& step) {
+  Slot& slot = slots_[step.a];
+  if (const int64_t offset = OffsetInArena(step.a); offset != Arena::kApart) {
+    if (step.b >= 0) Drop(slots_[step.b].tensor);  // of the same place
+    slot.data = arena_data_ + offset;
+    return absl::OkStatus();
+  }
+  if (step.moves) {
+    TakeOver(slots_[step.b], false, slot);
+    return absl::OkStatus();
+  }
+  const Program::Buffer& buffer = program_.buffers_[step.a];
+  Extent extent;
+  KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+  if (step.b >= 0) {
+    const Program::Buffer& old = program_.buffers_[step.b];
+    Slot& taken = slots_[step.b];
+    Extent before;
+    KILN_RETURN_IF_ERROR(Measure(old.shape, before));
+    if (old.dtype == buffer.dtype &&
+        SpanElements(extent.sizes, extent.strides) <= SpanElements(before.sizes, before.strides)) {
+      TakeOver(taken, true, slot);
+      return absl::OkStatus();
+    }
+    // Another element type: give it storage of its own; the old one is read by the next step.
+    kept_.push_back(std::exchange(taken.tensor, nullptr));
+  }
+  KILN_ASSIGN_OR_RETURN(slot.tensor, host_.Empty(buffer.dtype, extent.sizes, extent.strides));
+  return SetData(slot);
+}
+
+// A handle is expensive to make, and kernels need none: one of the new layout is made where it is asked
+// for.
+void Frame::TakeOver(Slot& from, bool other_layout, Slot& to) {
+  to = {std::exchange(from.tensor, nullptr), from.data, nullptr, from.other_layout || other_layout};
+}
+
+// Stores a reference of our own as buffer `index`, in the declared layout, and beside a GPU there: but what
+// `call` gives to stay on the CPU, where no kernel reads it.
+absl::Status Frame::Fill(uint32_t index, Tensor tensor, const Program::CallStep* call, size_t result) {
+  const Program::Buffer& buffer = program_.buffers_[index];
+  Slot& slot = slots_[index];
+  slot.tensor = tensor;
+  Extent extent;
+  KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+  KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> sizes, host_.Sizes(tensor));
+  if (!SameSizes(sizes, extent.sizes)) {
+    return Contradiction(absl::StrCat("gave sizes [", absl::StrJoin(sizes, ", "), "]"),
+                         absl::StrCat("[", absl::StrJoin(extent.sizes, ", "), "]"));
+  }
+  KILN_ASSIGN_OR_RETURN(v1::DType dtype, host_.Type(tensor));
+  if (dtype != buffer.dtype) {
+    return Contradiction(absl::StrCat("gave ", v1::DType_Name(dtype)), v1::DType_Name(buffer.dtype));
+  }
+  KILN_ASSIGN_OR_RETURN(const Host::Place place, host_.PlaceOf(tensor));
+  if (place == Host::Place::kElsewhere) return Contradiction("gave a tensor on another device", "one here");
+  KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> strides, host_.Strides(tensor));
+  const bool moves = place == Host::Place::kOnCpu &&
+                     (call == nullptr || buffer.in_kernels || !host_.StaysOnCpu(call->target, result));
+  if (moves || !SameStrides(extent.sizes, strides, extent.strides)) {
+    KILN_ASSIGN_OR_RETURN(Tensor copy, CopyOf(tensor, buffer.dtype, extent));
+    Drop(slot.tensor);
+    slot.tensor = copy;
+  }
+  KILN_RETURN_IF_ERROR(SetData(slot));
+  if (slot.data == nullptr && SpanElements(extent.sizes, extent.strides) > 0)
+    return Contradiction("gave a tensor without memory", "one with");
+  return absl::OkStatus();
+}
+
+// A new reference to a view, over the storage of its root.
+absl::StatusOr<Tensor> Frame::NewView(uint32_t index) const {
+  int64_t offset = 0;
+  uint32_t root = index;
+  while (program_.buffers_[root].kind == v1::ProgramBuffer::VIEW) {
+    KILN_ASSIGN_OR_RETURN(int64_t step, Number(program_.buffers_[root].offset));
+    offset += step;
+    root = program_.buffers_[root].base;
+  }
+  const Program::Buffer& buffer = program_.buffers_[index];
+  if (program_.buffers_[root].dtype != buffer.dtype) {
+    return absl::UnimplementedError("a view with another dtype than its base leaves the program");
+  }
+  Extent extent;
+  KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+  if (slots_[root].tensor == nullptr) {
+    char* data = static_cast<char*>(slots_[root].data) + offset * buffer.element;
+    return host_.Over(data, buffer.dtype, extent.sizes, extent.strides);
+  }
+  return host_.View(slots_[root].tensor, extent.sizes, extent.strides, offset);
+}
+
+bool Frame::Records(v1::Step::KindCase kind) {
+  return kind == v1::Step::kLaunch || kind == v1::Step::kLaunchGroup || kind == v1::Step::kCall ||
+         kind == v1::Step::kSeeds;
+}
+
+// The memory of a step as far as it is known before it runs.
+std::vector<MemoryRange> Frame::Touched(const Program::Step& step) {
+  std::vector<MemoryRange> ranges;
+  if (step.kind == v1::Step::kLaunch) {
+    AddRanges(program_.launches_[step.index], ranges);
+  } else if (step.kind == v1::Step::kLaunchGroup) {
+    for (const Program::LaunchStep& member : Members(program_.groups_[step.index])) AddRanges(member, ranges);
+  } else if (step.kind == v1::Step::kCall && program_.calls_[step.index].in_memory) {
+    const Program::CallStep& call = program_.calls_[step.index];
+    for (const Program::CallArgument& argument : call.arguments) {
+      for (const int64_t buffer : argument.buffers) AddRange(buffer, false, ranges);
+    }
+    if (call.into) {
+      for (const int64_t buffer : call.results) AddRange(buffer, true, ranges);
+    }
+  }
+  return ranges;
+}
+
+void Frame::AddRanges(const Program::LaunchStep& launch, std::vector<MemoryRange>& ranges) const {
+  const KernelRunner& kernel = *program_.kernels_[launch.kernel];
+  for (size_t k = 0; k < launch.buffers.size(); ++k) AddRange(launch.buffers[k], kernel.Stores(k), ranges);
+}
+
+// From the first to the last of a view and of all that it is a view of: what is stored may lie beside the
+// view, in room for padding. What has no memory yet is no part of it.
+void Frame::AddRange(int64_t index, bool written, std::vector<MemoryRange>& ranges) const {
+  const char *first = nullptr, *last = nullptr;
+  while (index >= 0) {
+    Extent extent;
+    const absl::StatusOr<TensorMemory> memory = MemoryOf(static_cast<uint32_t>(index), extent);
+    if (memory.ok() && memory->data != nullptr) {
+      const MemoryRange range = RangeOf(*memory, written);
+      const char* const data = static_cast<const char*>(range.data);
+      first = first == nullptr ? data : std::min(first, data);
+      last = last == nullptr ? data + range.bytes : std::max(last, data + range.bytes);
+    }
+    const Program::Buffer& buffer = program_.buffers_[index];
+    index = buffer.kind == v1::ProgramBuffer::VIEW ? int64_t{buffer.base} : -1;
+  }
+  if (first != nullptr) ranges.push_back({first, last - first, written});
+}
+
+absl::Status Frame::Launch(const Program::LaunchStep& launch) {
+  std::array<void*, kKernelBuffersMax> buffers;  // each is set before it is read
+  LaunchMember member;
+  Dims symbols;
+  KILN_RETURN_IF_ERROR(Evaluate(launch.symbols, symbols));
+  KILN_RETURN_IF_ERROR(SetMember(launch, buffers.data(), symbols.data(), member));
+  int64_t bytes = 0;
+  if (!call_.on_gpu()) {
+    KILN_ASSIGN_OR_RETURN(bytes, OperandBytes(launch));
+  }
+  return Launch(launch.kernel, {&member, 1}, bytes);
+}
+
+absl::Status Frame::Launch(uint32_t kernel, absl::Span<LaunchMember> members, int64_t bytes) {
+  KILN_ASSIGN_OR_RETURN(const uint64_t launches,
+                        RunLaunch(*program_.kernels_[kernel], members, bytes, host_, call_));
+  launches_ += launches;
+  return absl::OkStatus();
+}
+
+absl::Status Frame::LaunchGroup(const Program::GroupStep& group) {
+  const absl::Span<const Program::LaunchStep> members = Members(group);
+  std::vector<LaunchMember> run(members.size());
+  std::vector<Dims> symbols(members.size());
+  size_t count = 0;
+  for (const Program::LaunchStep& member : members) count += member.buffers.size();
+  std::vector<void*> buffers(count);
+  int64_t bytes = std::max<int64_t>(group.fixed_bytes, 0);
+  void** data = buffers.data();
+  for (size_t i = 0; i < members.size(); ++i) {
+    KILN_RETURN_IF_ERROR(Evaluate(members[i].symbols, symbols[i]));
+    KILN_RETURN_IF_ERROR(SetMember(members[i], data, symbols[i].data(), run[i]));
+    data += members[i].buffers.size();
+    if (call_.on_gpu() || group.fixed_bytes >= 0) continue;
+    KILN_ASSIGN_OR_RETURN(const int64_t own, OperandBytes(members[i]));
+    bytes += own;
+  }
+  if (members.empty()) return absl::OkStatus();
+  return Launch(members.front().kernel, absl::MakeSpan(run), bytes);
+}
+
+absl::Span<const Program::LaunchStep> Frame::Members(const Program::GroupStep& group) const {
+  return absl::MakeConstSpan(program_.launches_).subspan(group.first, group.count);
+}
+
+absl::Status Frame::SetMember(const Program::LaunchStep& launch, void** buffers, const int64_t* symbols,
+                              LaunchMember& member) const {
+  KILN_ASSIGN_OR_RETURN(member.units, Number(launch.units));
+  for (size_t k = 0; k < launch.buffers.size(); ++k) {
+    KILN_ASSIGN_OR_RETURN(buffers[k], DataOf(launch.buffers[k]));
+  }
+  member.args.buffer_count = static_cast<uint32_t>(launch.buffers.size());
+  member.args.buffers = buffers;
+  member.args.symbols = symbols;
+  return absl::OkStatus();
+}
+
+// The bytes that a launch's operands span, by which the CPU chooses its number of threads.
+absl::StatusOr<int64_t> Frame::OperandBytes(const Program::LaunchStep& launch) const {
+  if (launch.fixed_bytes >= 0) return launch.fixed_bytes;
+  int64_t bytes = 0;
+  for (uint32_t index : launch.buffers) {
+    const Program::Buffer& buffer = program_.buffers_[index];
+    Extent extent;
+    KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+    bytes += SpanElements(extent.sizes, extent.strides) * buffer.element;
+  }
+  return bytes;
+}
+
+absl::Status Frame::Let(const Program::Step& step) {
+  KILN_ASSIGN_OR_RETURN(const int64_t value, LetValue(step));
+  return SetSymbol(step.a, value);
+}
+
+absl::StatusOr<int64_t> Frame::LetValue(const Program::Step& step) {
+  if (step.from_expr) return Number(step.dim);
+  if (call_.on_gpu()) {
+    KILN_RETURN_IF_ERROR(Fence());
+    KILN_ASSIGN_OR_RETURN(const Tensor item, Get(static_cast<uint32_t>(step.b)));
+    return host_.Item(item);
+  }
+  KILN_ASSIGN_OR_RETURN(void* data, DataOf(step.b));
+  const v1::DType dtype = program_.buffers_[step.b].dtype;
+  if (!IsInteger(dtype) && dtype != v1::BOOL) {
+    return absl::UnimplementedError("a symbol from a floating point tensor");
+  }
+  return LoadScalar(dtype, data, 0).i;
+}
+
+// The compiler relies on an unbacked symbol's range, which nobody but the call can check.
+absl::Status Frame::SetSymbol(uint32_t symbol, int64_t value) {
+  exprs_.symbols[symbol] = value;
+  const Program::Range& range = program_.ranges_[symbol];
+  if (range.min <= value && value <= range.max) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("Runtime assertion failed: a number that the graph computes is ", value,
+                   range.max == INT64_MAX ? absl::StrCat(", less than ", range.min)
+                                          : absl::StrCat(", not from ", range.min, " to ", range.max)));
+}
+
+absl::Status Frame::Check(const Program::Step& step) const {
+  KILN_ASSIGN_OR_RETURN(int64_t holds, Number(step.dim));
+  return holds != 0 ? absl::OkStatus() : absl::FailedPreconditionError(step.message);
+}
+
+absl::Status Frame::Finish(std::vector<Value>& outputs) {
+  outputs.clear();
+  outputs.reserve(program_.outputs_.size());
+  for (const Program::Output& output : program_.outputs_) {
+    Value value;
+    if (output.kind == Program::Output::kNumber) {
+      value.is_number = true;
+      KILN_ASSIGN_OR_RETURN(value.number, Number(output.number));
+    } else if (output.kind == Program::Output::kBuffer) {
+      if (NeedsView(output.buffer)) {
+        KILN_ASSIGN_OR_RETURN(value.tensor, NewView(output.buffer));
+      } else {
+        // An input that comes out is the caller's tensor, whatever its layout; a view of a copy that
+        // stands in for one holds the right values, in memory of its own.
+        Slot& slot = slots_[output.buffer];
+        if (output.last && slot.caller == nullptr) {
+          value.tensor = std::exchange(slot.tensor, nullptr);
+        } else {
+          KILN_ASSIGN_OR_RETURN(value.tensor,
+                                host_.Share(slot.caller != nullptr ? slot.caller : slot.tensor));
+        }
+      }
+    }
+    outputs.push_back(value);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kiln::runtime

@@ -1,0 +1,227 @@
+// The state of one call of a program: its inputs, sizes, memory, and what is launched and called in order.
+//
+//   Frame frame(program);
+//   frame.Bind(inputs) → Execute() → CopyBack() → Finish(outputs)    each once; after an error none
+//
+// frame_inputs.cc binds and checks what the caller gave, frame_calls.cc makes library calls, frame.cc does
+// the rest. What runs for each operand of each step is here, to be inlined.
+//
+// Ownership: it takes over the references in `inputs` at once, and gives back what is not in `outputs` when
+// it ends. The program outlives it. Threads: one. Errors: Program::Run's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "client/runtime/arena.h"
+#include "client/runtime/arena_plan.h"
+#include "client/runtime/capture_dependencies.h"
+#include "client/runtime/expr_program.h"
+#include "client/runtime/host.h"
+#include "client/runtime/launch.h"
+#include "client/runtime/memory_range.h"
+#include "client/runtime/program.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln::runtime {
+
+class Frame {
+ public:
+  explicit Frame(const Program& program);
+  ~Frame();
+  Frame(const Frame&) = delete;
+  Frame& operator=(const Frame&) = delete;
+
+  absl::Status Bind(absl::Span<const Value> inputs);
+  absl::Status Execute();
+  // What the steps stored to copies of inputs belongs into the inputs. Not reached when a step fails.
+  absl::Status CopyBack();
+  absl::Status Finish(std::vector<Value>& outputs);
+
+ private:
+  using Dims = absl::InlinedVector<int64_t, 6>;
+
+  struct Slot {
+    Tensor tensor = nullptr;
+    void* data = nullptr;       // of the first element; outlives `tensor` when the storage was taken over
+    Tensor caller = nullptr;    // the input that `tensor` is a copy of; borrowed from kept_
+    bool other_layout = false;  // `tensor` owns the storage, but has another buffer's sizes and strides
+  };
+
+  // A copy that is to be copied back. Its reference outlives the program's last use of the buffer.
+  struct InputCopy {
+    Tensor input;  // borrowed from kept_
+    Tensor copy;
+  };
+
+  // Sizes and strides of `shape` now; points into the shape or into the two scratch vectors.
+  struct Extent {
+    absl::Span<const int64_t> sizes;
+    absl::Span<const int64_t> strides;
+    Dims size_values;
+    Dims stride_values;
+  };
+
+  // ---- sizes
+  absl::StatusOr<int64_t> Number(const Dim& dim) const {
+    if (dim.expr < 0) return dim.value;
+    const ExprValue& value = exprs_.exprs[dim.expr];
+    if (!value.valid) return absl::FailedPreconditionError("a size overflows or divides by zero");
+    return value.value;
+  }
+
+  absl::Status Evaluate(const std::vector<Dim>& dims, Dims& values) const {
+    values.clear();
+    for (const Dim& dim : dims) {
+      KILN_ASSIGN_OR_RETURN(int64_t value, Number(dim));
+      values.push_back(value);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Measure(const Program::Shape& shape, Extent& extent) const {
+    if (shape.fixed) {
+      extent.sizes = shape.fixed_sizes;
+      extent.strides = shape.fixed_strides;
+      return absl::OkStatus();
+    }
+    KILN_RETURN_IF_ERROR(Evaluate(shape.sizes, extent.size_values));
+    KILN_RETURN_IF_ERROR(Evaluate(shape.strides, extent.stride_values));
+    extent.sizes = extent.size_values;
+    extent.strides = extent.stride_values;
+    return absl::OkStatus();
+  }
+
+  // ---- memory
+  void Drop(Tensor& tensor) {
+    if (tensor != nullptr) host_.Release(tensor);
+    tensor = nullptr;
+  }
+
+  absl::Status SetData(Slot& slot) {
+    KILN_ASSIGN_OR_RETURN(slot.data, host_.Data(slot.tensor));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<void*> DataOf(uint32_t index) const {
+    const Program::Place& place = program_.where_[index];
+    if (place.fixed) return static_cast<void*>(static_cast<char*>(slots_[place.root].data) + place.bytes);
+    const Program::Buffer& buffer = program_.buffers_[index];
+    KILN_ASSIGN_OR_RETURN(void* base, DataOf(buffer.base));
+    KILN_ASSIGN_OR_RETURN(int64_t offset, Number(buffer.offset));
+    // The offset counts in the view's elements.
+    return static_cast<void*>(static_cast<char*>(base) + offset * buffer.element);
+  }
+
+  // Without an address where the buffer is yet to be made.
+  absl::StatusOr<TensorMemory> MemoryOf(uint32_t index, Extent& extent, bool exists = true) const {
+    const Program::Buffer& buffer = program_.buffers_[index];
+    KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+    TensorMemory memory{nullptr, buffer.dtype, extent.sizes, extent.strides};
+    if (exists) {
+      KILN_ASSIGN_OR_RETURN(memory.data, DataOf(index));
+    }
+    return memory;
+  }
+
+  // Whether no tensor at hand has the buffer's own sizes and strides.
+  bool NeedsView(uint32_t index) const {
+    return program_.buffers_[index].kind == v1::ProgramBuffer::VIEW || slots_[index].other_layout ||
+           slots_[index].tensor == nullptr;
+  }
+
+  // A borrowed reference, valid until the running call ends.
+  absl::StatusOr<Tensor> Get(uint32_t index) {
+    if (!NeedsView(index)) return slots_[index].tensor;
+    KILN_ASSIGN_OR_RETURN(Tensor view, NewView(index));
+    temporaries_.push_back(view);
+    return view;
+  }
+
+  // ---- what is recorded
+  // What is recorded now waits for all before it; of a call that is not recorded nothing.
+  absl::Status Fence() { return order_ == nullptr ? absl::OkStatus() : order_->Fence(); }
+
+  // ---- frame_inputs.cc
+  absl::Status CheckInput(size_t index, Tensor tensor);
+  absl::Status WrongInput(size_t input, absl::Span<const int64_t> sizes) const;
+  absl::StatusOr<Tensor> CopyOf(Tensor tensor, v1::DType dtype, const Extent& extent);
+  static bool IsExpanded(const Extent& extent);
+  absl::Status CopyExpanded(Tensor to, Tensor from, v1::DType dtype, const Extent& extent);
+
+  // ---- frame_calls.cc
+  absl::Status Call(size_t index, size_t step);
+  absl::StatusOr<bool> CallFixed(const Program::CallStep& call, Program::CallState& state);
+  absl::StatusOr<bool> CallMeasured(const Program::CallStep& call, Program::CallState& state);
+  absl::StatusOr<bool> CallInMemory(const Program::CallStep& call, Program::CallState& state);
+  absl::Status Resolve(const Program::CallArgument& argument, CallValue& value);
+  absl::Status ResolveNumbers(const Program::CallArgument& argument, CallValue& value) const;
+  absl::Status SetSizes(const Program::CallStep& call, absl::Span<const Tensor> results);
+
+  // ---- frame.cc
+  absl::Status MakeArena();
+  int64_t OffsetInArena(uint32_t buffer) const;
+  absl::Status Alloc(const Program::Step& step);
+  void TakeOver(Slot& from, bool other_layout, Slot& to);
+  absl::Status Fill(uint32_t index, Tensor tensor, const Program::CallStep* call = nullptr,
+                    size_t result = 0);
+  absl::StatusOr<Tensor> NewView(uint32_t index) const;
+  static bool Records(v1::Step::KindCase kind);
+  std::vector<MemoryRange> Touched(const Program::Step& step);
+  void AddRanges(const Program::LaunchStep& launch, std::vector<MemoryRange>& ranges) const;
+  void AddRange(int64_t index, bool written, std::vector<MemoryRange>& ranges) const;
+  absl::Status Launch(const Program::LaunchStep& launch);
+  absl::Status Launch(uint32_t kernel, absl::Span<LaunchMember> members, int64_t bytes);
+  absl::Status LaunchGroup(const Program::GroupStep& group);
+  absl::Span<const Program::LaunchStep> Members(const Program::GroupStep& group) const;
+  absl::Status SetMember(const Program::LaunchStep& launch, void** buffers, const int64_t* symbols,
+                         LaunchMember& member) const;
+  absl::StatusOr<int64_t> OperandBytes(const Program::LaunchStep& launch) const;
+  absl::Status Let(const Program::Step& step);
+  absl::StatusOr<int64_t> LetValue(const Program::Step& step);
+  absl::Status SetSymbol(uint32_t symbol, int64_t value);
+  absl::Status Check(const Program::Step& step) const;
+
+  const Program& program_;
+  Host& host_;
+  ExprFrame exprs_;
+  std::vector<Slot> slots_;
+  std::vector<Tensor> kept_;             // released when the call ends
+  std::vector<InputCopy> input_copies_;  // of inputs that the program writes, in the order of the inputs
+  Tensor arena_ = nullptr;               // memory of the buffers that have no tensor
+  char* arena_data_ = nullptr;
+  std::shared_ptr<const Arena> places_;  // in it; none where each buffer has a tensor of its own
+  std::vector<Tensor> temporaries_;      // views made for the running call
+  std::unique_ptr<Program::Scratch> scratch_;
+  CallContext call_;
+  std::unique_ptr<Capture> capture_;  // of a call that is recorded
+  std::unique_ptr<CaptureDependencies> order_;
+  uint64_t launches_ = 0;
+  uint64_t library_calls_ = 0;
+  int64_t bad_input_ = -1;
+};
+
+inline bool SameSizes(absl::Span<const int64_t> a, absl::Span<const int64_t> b) { return a == b; }
+
+// But for dimensions of one element, and of a tensor without any.
+inline bool SameStrides(absl::Span<const int64_t> sizes, absl::Span<const int64_t> a,
+                        absl::Span<const int64_t> b) {
+  bool same = true;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 0) return true;
+    if (sizes[d] > 1 && a[d] != b[d]) same = false;
+  }
+  return same;
+}
+
+// A library call's result is not what the graph was compiled for.
+absl::Status Contradiction(absl::string_view gave, absl::string_view declared);
+
+}  // namespace kiln::runtime
