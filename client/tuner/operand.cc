@@ -52,14 +52,14 @@ float ValueOf(uint64_t seed, size_t index) {
   return static_cast<float>(static_cast<int64_t>(bits & 255) - 128) / 128.0f;
 }
 
-// False where either is no number or not finite.
+// False where either is NaN or infinite.
 template <typename Float>
 bool IsNear(Float is, Float should, Float tolerance) {
   constexpr Float kLargest = std::numeric_limits<Float>::max();
   return std::abs(is - should) <= tolerance + tolerance * std::min(std::abs(should), kLargest);
 }
 
-// Whether none differ by more than `tolerance` allows; false for some that agree as they are no numbers. The
+// Whether none differ by more than `tolerance` allows; false for some that agree as both are NaN. The
 // loop is one for vectors.
 template <typename Stored, typename Decode>
 bool AgreeAsFloats(const char* got, const char* wanted, size_t elements, float tolerance, Decode decode) {

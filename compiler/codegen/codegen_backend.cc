@@ -22,7 +22,7 @@ void EndAsNewDoes(void*, const char*, bool) {
 }  // namespace
 
 absl::StatusOr<std::vector<EmittedProduct>> CodegenBackend::EmitProduct(const v1::MatrixProduct&, size_t) {
-  return absl::UnimplementedError(absl::StrCat("unsupported: a matrix product by ", name()));
+  return absl::UnimplementedError(absl::StrCat("unsupported: a gemm by ", name()));
 }
 
 absl::StatusOr<std::unique_ptr<CodegenBackend>> NewCodegenBackend(const v1::Target& target) {

@@ -24,7 +24,7 @@ struct EmittedObject {
   std::string elf;      // the relocatable object that a flat image was cut from; empty unless asked for
 };
 
-// A matrix product as a kernel of its own. Its parameters are the addresses of a, b, c and bias where there
+// A gemm as a kernel of its own. Its parameters are the addresses of a, b, c and bias where there
 // are such, and d, each aligned to 16 bytes.
 struct EmittedProduct {
   std::string name;  // of the schedule, for people
@@ -44,7 +44,7 @@ class CodegenBackend {
   // Schedules of the same kernel: the one that `Emit` takes where the kernel has none for this target, then a
   // few others. None where there is no choice. The kernel must have passed ir/verify.h.
   virtual std::vector<v1::KernelSchedule> Schedules(const v1::Kernel& kernel) const { return {}; }
-  // The product by at most `wanted` schedules, the most promising first. UNIMPLEMENTED where this back-end
+  // The gemm by at most `wanted` schedules, the most promising first. UNIMPLEMENTED where this back-end
   // has no kernel for it.
   virtual absl::StatusOr<std::vector<EmittedProduct>> EmitProduct(const v1::MatrixProduct& product,
                                                                   size_t wanted);

@@ -17,8 +17,8 @@ using ir::IsFloating;
 // with what its additions lose. There eager has a cascade of 16 each: 64 in a row err more than twice as
 // much.
 constexpr int64_t kFloatAdditionsMax = 32;
-// Runs of an inner loop of unknown length before it is added to such a sum: each leaves up to as many turns
-// behind.
+// Runs of an inner loop of unknown length before it is added to such a sum: each leaves up to as many
+// iterations behind.
 constexpr int64_t kRunsToTotal = 4;
 
 bool IsMax(v1::ReduceKind kind) { return kind == v1::REDUCE_MAX || kind == v1::REDUCE_ARGMAX; }
@@ -45,8 +45,8 @@ std::optional<int64_t> ReduceEmitter::AdditionsOfRun(const StageInfo& info, unsi
   if (info.stage->inner_size() == 0) return 1;
   const std::optional<int64_t> known = k_.facts.ConstantExpr(*info.stage->inner().rbegin());
   if (!known || k_.kernel.schedule().vector_dim() != v1::VECTOR_INNER_LAST || info.has_scan) return known;
-  const int64_t width = at_.vector_lanes, turn = width * CopiesOf(info, unroll);
-  return *known / turn + (*known % turn + width - 1) / width;
+  const int64_t width = at_.vector_lanes, per_iteration = width * CopiesOf(info, unroll);
+  return *known / per_iteration + (*known % per_iteration + width - 1) / width;
 }
 
 bool ReduceEmitter::LongSum(const StageInfo& info, const v1::LoopOp& op, unsigned unroll) const {
@@ -234,17 +234,17 @@ void ReduceEmitter::AddToTotalsIf(llvm::Value* due) {
 void ReduceEmitter::AddToTotals(llvm::Value* done, int64_t step, llvm::Value* count) {
   if (!HasTotals()) return;
   const auto* known = llvm::dyn_cast<llvm::ConstantInt>(count);
-  if (known != nullptr && known->getSExtValue() / step < kTurnsToTotal) return;
-  llvm::Value* turn = b_.CreateURem(b_.CreateUDiv(done, b_.I64(step)), b_.I64(kTurnsToTotal));
-  AddToTotalsIf(b_.CreateICmpEQ(turn, b_.I64(kTurnsToTotal - 1)));
+  if (known != nullptr && known->getSExtValue() / step < kIterationsToTotal) return;
+  llvm::Value* iteration = b_.CreateURem(b_.CreateUDiv(done, b_.I64(step)), b_.I64(kIterationsToTotal));
+  AddToTotalsIf(b_.CreateICmpEQ(iteration, b_.I64(kIterationsToTotal - 1)));
 }
 
 void ReduceEmitter::AddRunToTotals(const StageInfo& info, unsigned unroll) {
   if (!HasTotals()) return;
   const std::optional<int64_t> run = AdditionsOfRun(info, unroll);
-  if (run && *run >= kTurnsToTotal + unroll) return;
+  if (run && *run >= kIterationsToTotal + unroll) return;
   const int64_t period =
-      run ? std::bit_ceil(uint64_t(kTurnsToTotal / std::max<int64_t>(1, *run))) : kRunsToTotal;
+      run ? std::bit_ceil(uint64_t(kIterationsToTotal / std::max<int64_t>(1, *run))) : kRunsToTotal;
   llvm::Value* runs = b_.CreateNSWAdd(b_.CreateLoad(b_.getInt64Ty(), runs_), b_.I64(1));
   b_.CreateStore(runs, runs_);
   AddToTotalsIf(b_.CreateICmpEQ(b_.CreateURem(runs, b_.I64(period)), b_.I64(0)));

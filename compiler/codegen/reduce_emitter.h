@@ -52,7 +52,7 @@ class ReduceEmitter {
   void Reduce(uint32_t id, const v1::LoopOp& op);
   LaneValue Scan(uint32_t id, const v1::LoopOp& op);
   void TestForNans();  // after the copies of an unrolled body
-  // After a turn of a loop of `count` elements: `done` of them came before it, `step` in it.
+  // After an iteration of a loop of `count` elements: `done` of them came before it, `step` in it.
   void AddToTotals(llvm::Value* done, int64_t step, llvm::Value* count);
   // After a run of an innermost loop that others surround: what it has not added to totals itself.
   void AddRunToTotals(const StageInfo& info, unsigned unroll);

@@ -33,12 +33,12 @@ void RowPipelineEmitter::Enter(const RowCacheEmitter& cache) {
   for (uint32_t id = 0; id < k_.facts.ops().size(); ++id) {
     if (cache.Skips(id)) continue;
     for (uint32_t arg : k_.facts.op(id).args()) {
-      const size_t maker = all.PassOf(k_.facts, arg), turns = all.PassOf(k_.facts, id) - maker;
-      if (turns == 0) continue;
+      const size_t maker = all.PassOf(k_.facts, arg), iterations = all.PassOf(k_.facts, id) - maker;
+      if (iterations == 0) continue;
       const auto same = [&](const CarriedScalar& carried) { return carried.op == arg; };
       auto found = std::find_if(carried_.begin(), carried_.end(), same);
       if (found == carried_.end()) found = carried_.insert(found, {arg, maker, {}, {}});
-      found->turns.resize(std::max(found->turns.size(), turns));
+      found->iterations.resize(std::max(found->iterations.size(), iterations));
     }
   }
 }
@@ -50,15 +50,15 @@ void RowPipelineEmitter::Rows(llvm::Value* lo, llvm::Value* hi) {
   }
   b_.If(b_.CreateICmpSLT(lo, hi), "rows", [&] {
     for (CarriedScalar& carried : carried_) {
-      for (llvm::AllocaInst*& slot : carried.turns)
+      for (llvm::AllocaInst*& slot : carried.iterations)
         slot = b_.Slot(k_.ScalarType(k_.DTypeOf(carried.op)), "carried");
     }
     llvm::Value* more = b_.I64(static_cast<int64_t>(passes_.size()) - 1);
     llvm::Value* first = b_.CreateNSWAdd(lo, more);
-    b_.ScalarLoop(lo, b_.CreateNSWAdd(hi, more), b_.I64(1), "turn", [&](llvm::Value* turn) {
-      llvm::Value* whole = b_.CreateAnd(b_.CreateICmpSGE(turn, first), b_.CreateICmpSLT(turn, hi));
-      b_.If(whole, "whole", [&] { Turn(turn); });
-      b_.If(b_.CreateNot(whole), "edge", [&] { EdgeTurn(turn, lo, hi); });
+    b_.ScalarLoop(lo, b_.CreateNSWAdd(hi, more), b_.I64(1), "iteration", [&](llvm::Value* iteration) {
+      llvm::Value* whole = b_.CreateAnd(b_.CreateICmpSGE(iteration, first), b_.CreateICmpSLT(iteration, hi));
+      b_.If(whole, "whole", [&] { Iteration(iteration); });
+      b_.If(b_.CreateNot(whole), "edge", [&] { EdgeIteration(iteration, lo, hi); });
     });
   });
 }
@@ -94,11 +94,11 @@ void RowPipelineEmitter::FinishPass(const RowPass& pass, llvm::Value* origin) {
   PassStages(pass.after);
 }
 
-// A turn is of the first pass of a group's rows and the last pass of those of the group before.
+// An iteration is of the first pass of a group's rows and the last pass of those of the group before.
 void RowPipelineEmitter::Groups(llvm::Value* lo, llvm::Value* hi) {
   for (CarriedScalar& carried : carried_) {
     llvm::Type* rows = llvm::ArrayType::get(k_.ScalarType(k_.DTypeOf(carried.op)), 2 * GroupRows());
-    carried.turns = {b_.Slot(rows, "carried")};
+    carried.iterations = {b_.Slot(rows, "carried")};
   }
   b_.If(b_.CreateICmpSLT(lo, hi), "groups", [&] {
     b_.ScalarLoop(lo, b_.CreateNSWAdd(hi, b_.I64(GroupRows())), b_.I64(GroupRows()), "group",
@@ -120,7 +120,7 @@ void RowPipelineEmitter::Groups(llvm::Value* lo, llvm::Value* hi) {
 
 // Of the group before from 0 on, of the present one behind it.
 llvm::Value* RowPipelineEmitter::CarriedOfGroup(const CarriedScalar& carried, llvm::Value* number) {
-  return b_.CreateInBoundsGEP(k_.ScalarType(k_.DTypeOf(carried.op)), carried.turns[0], number);
+  return b_.CreateInBoundsGEP(k_.ScalarType(k_.DTypeOf(carried.op)), carried.iterations[0], number);
 }
 
 void RowPipelineEmitter::TakeCarriedOfGroup(llvm::Value* number) {
@@ -166,7 +166,7 @@ void RowPipelineEmitter::RowsOfGroup(llvm::Value* begin, llvm::Value* number) {
   const int64_t at_once = int64_t{schedule_.rows_at_once()}, width = at_.vector_lanes;
   const int64_t blocks = *k_.facts.ConstantExpr(first.stage->stage->inner(0)) / BlockColumns();  // of a row
   const unsigned copies = stages_.Unroll(*first.stage);
-  const int64_t turn_columns = copies * width;
+  const int64_t iteration_columns = copies * width;
   std::vector<RowOfGroup> rows = BeginRowsOfGroup(begin, number);
   b_.ScalarLoop(b_.I64(0), b_.I64(at_once * blocks), b_.I64(1), "block", [&](llvm::Value* block) {
     llvm::Value* step = b_.CreateNSWAdd(b_.CreateNSWMul(number, b_.I64(blocks)), block);
@@ -187,12 +187,12 @@ void RowPipelineEmitter::RowsOfGroup(llvm::Value* begin, llvm::Value* number) {
       const unsigned copy = at_.copy;
       const bool unrolled = at_.unrolled;
       RowOfGroup& row = rows[copy % at_once];
-      llvm::Value* turn = b_.CreateUDiv(b_.CreateNSWSub(lane, b_.I64(copy * width)), b_.I64(at_once));
+      llvm::Value* iteration = b_.CreateUDiv(b_.CreateNSWSub(lane, b_.I64(copy * width)), b_.I64(at_once));
       at_.copy /= at_once;
       at_.unrolled = false;  // a NaN is found at once
       at_.values = row.values;
       at_.variables = {b_.CreateNSWAdd(begin, row.number),
-                       b_.CreateNSWAdd(column, b_.CreateNSWAdd(turn, b_.I64(at_.copy * width)))};
+                       b_.CreateNSWAdd(column, b_.CreateNSWAdd(iteration, b_.I64(at_.copy * width)))};
       reductions_.Swap(&row.accumulators);
       PassOps(first);
       reductions_.Swap(&row.accumulators);
@@ -201,8 +201,8 @@ void RowPipelineEmitter::RowsOfGroup(llvm::Value* begin, llvm::Value* number) {
     });
     for (RowOfGroup& row : rows) {
       reductions_.Swap(&row.accumulators);
-      reductions_.AddToTotals(b_.CreateNSWAdd(column, b_.I64(BlockColumns() / at_once - turn_columns)),
-                              turn_columns, first.stage->extents[0]);
+      reductions_.AddToTotals(b_.CreateNSWAdd(column, b_.I64(BlockColumns() / at_once - iteration_columns)),
+                              iteration_columns, first.stage->extents[0]);
       reductions_.Swap(&row.accumulators);
     }
   });
@@ -238,10 +238,11 @@ void RowPipelineEmitter::EdgeGroup(llvm::Value* begin, llvm::Value* lo, llvm::Va
 }
 
 // Every pass has a row of its own.
-void RowPipelineEmitter::Turn(llvm::Value* turn) {
+void RowPipelineEmitter::Iteration(llvm::Value* iteration) {
   const size_t count = passes_.size();
   std::vector<llvm::Value*> rows;
-  for (size_t k = 0; k < count; ++k) rows.push_back(b_.CreateNSWSub(turn, b_.I64(static_cast<int64_t>(k))));
+  for (size_t k = 0; k < count; ++k)
+    rows.push_back(b_.CreateNSWSub(iteration, b_.I64(static_cast<int64_t>(k))));
   for (CarriedScalar& carried : carried_) carried.made = {};
   const auto keep = [&](size_t pass) {
     for (CarriedScalar& carried : carried_) {
@@ -271,45 +272,45 @@ void RowPipelineEmitter::Turn(llvm::Value* turn) {
   }
   for (const CarriedScalar& carried : carried_) {
     ShiftCarried(carried);
-    b_.CreateStore(carried.made.v, carried.turns[0]);
+    b_.CreateStore(carried.made.v, carried.iterations[0]);
   }
 }
 
-// One of a range's first or last turns. The last pass first, as in a whole turn.
-void RowPipelineEmitter::EdgeTurn(llvm::Value* turn, llvm::Value* lo, llvm::Value* hi) {
+// One of a range's first or last iterations. The last pass first, as in a whole iteration.
+void RowPipelineEmitter::EdgeIteration(llvm::Value* iteration, llvm::Value* lo, llvm::Value* hi) {
   for (CarriedScalar& carried : carried_) carried.made = {};
   for (size_t k = passes_.size(); k-- > 0;) {
     for (const CarriedScalar& carried : carried_) {
       if (carried.pass == k) ShiftCarried(carried);
     }
-    llvm::Value* row = b_.CreateNSWSub(turn, b_.I64(static_cast<int64_t>(k)));
+    llvm::Value* row = b_.CreateNSWSub(iteration, b_.I64(static_cast<int64_t>(k)));
     b_.If(b_.CreateAnd(b_.CreateICmpSGE(row, lo), b_.CreateICmpSLT(row, hi)), "pass", [&] {
       TakeCarried(k, row);
       if (k == 0) PassStages(before_);
       PassStages({passes_[k].stage});
       PassStages(passes_[k].after);
       for (const CarriedScalar& carried : carried_) {
-        if (carried.pass == k) b_.CreateStore(at_.values[carried.op].v, carried.turns[0]);
+        if (carried.pass == k) b_.CreateStore(at_.values[carried.op].v, carried.iterations[0]);
       }
     });
   }
 }
 
-// A turn has gone by since the value was made.
+// An iteration has gone by since the value was made.
 void RowPipelineEmitter::ShiftCarried(const CarriedScalar& carried) {
-  for (size_t k = carried.turns.size(); k-- > 1;) {
-    llvm::AllocaInst* from = carried.turns[k - 1];
-    b_.CreateStore(b_.CreateLoad(from->getAllocatedType(), from), carried.turns[k]);
+  for (size_t k = carried.iterations.size(); k-- > 1;) {
+    llvm::AllocaInst* from = carried.iterations[k - 1];
+    b_.CreateStore(b_.CreateLoad(from->getAllocatedType(), from), carried.iterations[k]);
   }
 }
 
-// The values of a pass's row that earlier passes made, in this turn or in those before.
+// The values of a pass's row that earlier passes made, in this iteration or in those before.
 void RowPipelineEmitter::TakeCarried(size_t pass, llvm::Value* row) {
   at_.variables[0] = row;
   for (const CarriedScalar& carried : carried_) {
     if (carried.pass == pass && carried.made.v != nullptr) at_.values[carried.op] = carried.made;
-    if (carried.pass >= pass || pass - carried.pass > carried.turns.size()) continue;
-    llvm::AllocaInst* slot = carried.turns[pass - carried.pass - 1];
+    if (carried.pass >= pass || pass - carried.pass > carried.iterations.size()) continue;
+    llvm::AllocaInst* slot = carried.iterations[pass - carried.pass - 1];
     at_.values[carried.op] = {b_.CreateLoad(slot->getAllocatedType(), slot), false};
   }
 }

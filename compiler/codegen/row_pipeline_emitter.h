@@ -5,9 +5,10 @@
 // first pass of one row, the second of the row before it, the third of the one before that. So memory is
 // asked for evenly, and the processor has something to compute meanwhile.
 //
-// A range of rows starts and ends with turns in which some pass has no row of its own and is left out. The
-// others then run one after the other: each pass of each row runs once, after the row's passes before it. (A
-// result may lie where an operand did, schedule/plan_memory.h: no row may be stored before it has been read.)
+// A range of rows starts and ends with iterations in which some pass has no row of its own and is left out.
+// The others then run one after the other: each pass of each row runs once, after the row's passes before it.
+// (A result may lie where an operand did, schedule/plan_memory.h: no row may be stored before it has been
+// read.)
 //
 // What the last pass reads beside its row, alike for all rows (a layer norm's weights), would be driven out
 // of the first-level cache before the next row asks for it. So where that is much, rows go in groups: while
@@ -44,13 +45,13 @@ class RowPipelineEmitter {
     const StageInfo* stage = nullptr;
     Stages after;
   };
-  // A value of a row that a later pass asks for, some turns later.
+  // A value of a row that a later pass asks for, some iterations later.
   struct CarriedScalar {
     uint32_t op = 0;
     size_t pass = 0;  // that makes it
-    // Its value of one turn ago, of two, …; in groups the first is an array of two groups' values.
-    std::vector<llvm::AllocaInst*> turns;
-    LaneValue made;  // in the present turn
+    // Its value of one iteration ago, of two, …; in groups the first is an array of two groups' values.
+    std::vector<llvm::AllocaInst*> iterations;
+    LaneValue made;  // in the present iteration
   };
   // A row of a group that is being computed beside others.
   struct RowOfGroup {
@@ -66,9 +67,9 @@ class RowPipelineEmitter {
   void PassOps(const RowPass& pass);
   void FinishPass(const RowPass& pass, llvm::Value* origin);  // and the stages that follow it
 
-  // Pass by pass: a turn has a row of each.
-  void Turn(llvm::Value* turn);
-  void EdgeTurn(llvm::Value* turn, llvm::Value* lo, llvm::Value* hi);
+  // Pass by pass: an iteration has a row of each.
+  void Iteration(llvm::Value* iteration);
+  void EdgeIteration(llvm::Value* iteration, llvm::Value* lo, llvm::Value* hi);
   void ShiftCarried(const CarriedScalar& carried);
   void TakeCarried(size_t pass, llvm::Value* row);
 

@@ -22,7 +22,7 @@ constexpr unsigned kWarp = 32;
 constexpr unsigned kGlobal = 1, kShared = 3;  // address spaces
 constexpr unsigned kWords = 4;                // of 32 bits that an access moves
 
-// The code of one product. Of a warp's lanes, `lane_.group` (of eight) is the row of a fragment and
+// The code of one gemm. Of a warp's lanes, `lane_.group` (of eight) is the row of a fragment and
 // `lane_.quarter` (of four) the place along K: each lane takes 16 bytes of K of its rows, and since both
 // factors are dealt alike it does not matter which of a step's terms an instruction takes to be which.
 class SkinnyEmitter {
@@ -354,7 +354,7 @@ class SkinnyEmitter {
     }
   }
 
-  // ---- from the warps' sums to the product
+  // ---- from the warps' sums to the result
 
   // Of column 16 * tile + 8 * half + lane_.group, as fragments have it: its place in the block's columns.
   Value* ColumnOf(uint32_t tile, uint32_t half) {

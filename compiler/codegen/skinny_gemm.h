@@ -1,4 +1,4 @@
-// A matrix product of few rows on a GPU as a kernel of our own: d = activation(a b (+ c) (+ bias)), with at
+// A gemm of few rows on a GPU as a kernel of our own: d = activation(a b (+ c) (+ bias)), with at
 // most 64 rows of a, and b read once, which is what its time is.
 //
 // The sum over K is split twice. The warps of a block take a piece of K each, and so do the blocks of a
@@ -11,8 +11,8 @@
 //
 // Sizes and strides are constants of the code. Every address is aligned to 16 bytes. c may be d.
 //
-// Threads: pure functions. Errors: UNIMPLEMENTED for a product that the kernel does not do, INVALID_ARGUMENT
-// for a schedule that does not fit the product.
+// Threads: pure functions. Errors: UNIMPLEMENTED for a gemm that the kernel does not do, INVALID_ARGUMENT
+// for a schedule that does not fit the gemm.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ constexpr uint32_t kClustersFrom = 90;
 constexpr int64_t kUnitsMax = int64_t{1} << 20;  // of a launch, where each is a block
 
 absl::Status Unsupported(absl::string_view why) {
-  return absl::UnimplementedError(absl::StrCat("unsupported: a product of few rows ", why));
+  return absl::UnimplementedError(absl::StrCat("unsupported: a gemm of few rows ", why));
 }
 
 bool IsOneOf(uint32_t value, std::initializer_list<uint32_t> values) {
@@ -71,7 +71,7 @@ absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::MatrixProduct& product) {
   if (product.batch() != 1) return Unsupported("in a batch");
   if (shape.rows < 1 || shape.columns_all < 1 || shape.depth < 1 || a.rows() != shape.rows ||
       b.rows() != shape.depth || b.columns() != shape.columns_all) {
-    return absl::InvalidArgumentError("a product whose sizes do not fit together");
+    return absl::InvalidArgumentError("a gemm whose sizes do not fit together");
   }
   if (shape.rows > (shape.tensor_cores ? kRowsMax : kRowsByFmaMax))
     return Unsupported(absl::StrCat("with ", shape.rows, " of them"));
@@ -96,7 +96,7 @@ absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::MatrixProduct& product) {
     }
   }
   if (product.has_c() && (product.c().rows() != d.rows() || product.c().columns() != d.columns()))
-    return absl::InvalidArgumentError("a summand of another size than the product");
+    return absl::InvalidArgumentError("a summand of another size than the gemm");
   shape.c_row_stride = product.c().row_stride();
   shape.c_column_stride = product.c().column_stride();
   shape.d_row_stride = d.row_stride();

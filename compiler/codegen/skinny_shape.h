@@ -1,4 +1,4 @@
-// A product of few rows with a schedule, as numbers that the code is made of: which products the kernel does,
+// A gemm of few rows with a schedule, as numbers that the code is made of: which gemms the kernel does,
 // and what follows from both. See skinny_gemm.h.
 //
 // Threads: values. Errors as there.
@@ -17,11 +17,11 @@ struct SkinnyShape {
   static constexpr int64_t kRowsByFmaMax = 24;  // sums in registers: two a row and tile
   static constexpr int64_t kLaidBytesMax = 48 << 10;
 
-  // Without a schedule: of the product alone.
+  // Without a schedule: of the gemm alone.
   static absl::StatusOr<SkinnyShape> Of(const v1::MatrixProduct& product);
   static absl::StatusOr<SkinnyShape> Of(const v1::MatrixProduct& product, const SkinnySchedule& schedule);
 
-  // Of the product; strides in elements.
+  // Of the gemm; strides in elements.
   v1::DType dtype = v1::F32;
   int64_t rows = 0, columns_all = 0, depth = 0;
   int64_t a_stride = 0;

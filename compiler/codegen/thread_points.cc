@@ -60,7 +60,7 @@ void ThreadPoints::PointsOfThreads() {
                                    b_.I64(at_.vector_lanes), "vectors");
   }
   llvm::Value* points = Count(extents);
-  const auto emit = [&] { TurnsOfThreads(points, extents); };
+  const auto emit = [&] { IterationsOfThreads(points, extents); };
   if (chosen_.aligned() != v1::ALIGNED_KERNEL) {
     emit();
     return;
@@ -72,33 +72,33 @@ void ThreadPoints::PointsOfThreads() {
   memory_.EmitByAlignment(aligned, emit);
 }
 
-// Neighbours take neighbouring points in every turn.
-void ThreadPoints::TurnsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm::Value*> extents) {
-  const unsigned turns = chosen_.points().vectors_per_group();
-  llvm::Value* in_block = b_.I64(int64_t{threads_} * turns);
+// Neighbours take neighbouring points in every iteration.
+void ThreadPoints::IterationsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm::Value*> extents) {
+  const unsigned iterations = chosen_.points().vectors_per_group();
+  llvm::Value* in_block = b_.I64(int64_t{threads_} * iterations);
   llvm::Value* block = block_.Number();
   llvm::Value* step = b_.CreateNSWMul(block_.Count(), in_block);
   llvm::Value* first = b_.CreateNSWAdd(b_.CreateNSWMul(block, in_block), block_.Thread());
   b_.ScalarLoop(first, points, step, "point", [&](llvm::Value* point) {
-    if (turns == 1) {
+    if (iterations == 1) {
       Point(point, extents);
       return;
     }
-    llvm::Value* last = b_.CreateNSWAdd(point, b_.I64(int64_t{threads_} * (turns - 1)));
+    llvm::Value* last = b_.CreateNSWAdd(point, b_.I64(int64_t{threads_} * (iterations - 1)));
     b_.Choose(
-        b_.CreateICmpSLT(last, points, "every_turn"),
+        b_.CreateICmpSLT(last, points, "every_iteration"),
         [&] {
-          for (unsigned turn = 0; turn < turns; ++turn)
-            Point(b_.CreateNSWAdd(point, b_.I64(int64_t{threads_} * turn)), extents);
+          for (unsigned iteration = 0; iteration < iterations; ++iteration)
+            Point(b_.CreateNSWAdd(point, b_.I64(int64_t{threads_} * iteration)), extents);
         },
         [&] {
-          b_.ScalarLoop(point, points, b_.I64(threads_), "turn",
+          b_.ScalarLoop(point, points, b_.I64(threads_), "iteration",
                         [&](llvm::Value* number) { Point(number, extents); });
         });
   });
 }
 
-// All threads of a block take part in every turn, for the sake of the barriers in it.
+// All threads of a block take part in every iteration, for the sake of the barriers in it.
 void ThreadPoints::Columns() {
   llvm::Value* points = Count(k_.outer_extents);
   llvm::Value* thread = block_.Thread();

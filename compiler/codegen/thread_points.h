@@ -27,7 +27,7 @@ class ThreadPoints {
  private:
   void Rows();
   void PointsOfThreads();
-  void TurnsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm::Value*> extents);
+  void IterationsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm::Value*> extents);
   void Columns();
   void Vector();
   std::vector<const StageInfo*> AllStages() const;

@@ -26,14 +26,14 @@ ThreadSoftmax::ThreadSoftmax(KernelContext* context, LoopState* state, ThreadSta
       chosen_(k_.kernel.schedule().threads()),
       softmax_(chosen_.rows().softmax()) {}
 
-// The values of some turns, all of them in flight at once, join what there is.
-void ThreadSoftmax::Add(llvm::Value* first_turn, int64_t turns, const Running& running) {
+// The values of some iterations, all of them in flight at once, join what there is.
+void ThreadSoftmax::Add(llvm::Value* first_iteration, int64_t iterations, const Running& running) {
   const int64_t threads = chosen_.threads();
   const StageInfo& info = k_.StageOf(softmax_.maximum());
   std::vector<llvm::Value*> values;
-  for (int64_t turn = 0; turn < turns; ++turn) {
-    at_.variables[k_.kernel.outer_size()] =
-        b_.CreateNSWMul(b_.CreateNSWAdd(first_turn, b_.I64(turn * threads)), b_.I64(at_.vector_lanes));
+  for (int64_t iteration = 0; iteration < iterations; ++iteration) {
+    at_.variables[k_.kernel.outer_size()] = b_.CreateNSWMul(
+        b_.CreateNSWAdd(first_iteration, b_.I64(iteration * threads)), b_.I64(at_.vector_lanes));
     for (int k = 0; k + 1 < info.stage->ops_size(); ++k) stages_.Op(info.first_op + k, info.stage->ops(k));
     values.push_back(at_.Broadcast(at_.values[k_.facts.op(softmax_.maximum()).args(0)]));
   }
@@ -61,7 +61,7 @@ void ThreadSoftmax::Add(llvm::Value* first_turn, int64_t turns, const Running& r
   b_.CreateStore(total, running.sum);
 }
 
-// The stage of the maximum, by this thread's turns.
+// The stage of the maximum, by this thread's iterations.
 void ThreadSoftmax::OnePass(const Running& running) {
   const StageInfo& first = k_.StageOf(softmax_.maximum());
   at_.stage = &first;
@@ -71,18 +71,18 @@ void ThreadSoftmax::OnePass(const Running& running) {
   at_.lanes = at_.vector_lanes;
   if (at_.lanes > 1) at_.vector_variable = k_.kernel.outer_size();
   const int64_t threads = chosen_.threads();
-  const int64_t turns = TurnsOf(k_.facts, chosen_, k_.NumberOf(first));
-  const int64_t common = turns / threads;
+  const int64_t iterations = IterationsOf(k_.facts, chosen_, k_.NumberOf(first));
+  const int64_t common = iterations / threads;
   const int64_t at_once = chosen_.unroll(k_.NumberOf(first));
   const int64_t looped = common / at_once * at_once;
   llvm::Value* thread = block_.Thread();
-  b_.ScalarLoop(b_.I64(0), b_.I64(looped * threads), b_.I64(at_once * threads), "turns",
+  b_.ScalarLoop(b_.I64(0), b_.I64(looped * threads), b_.I64(at_once * threads), "iterations",
                 [&](llvm::Value* begin) { Add(b_.CreateNSWAdd(begin, thread), at_once, running); });
   llvm::Value* rest = b_.CreateNSWAdd(thread, b_.I64(looped * threads));
   if (common > looped) Add(rest, common - looped, running);
-  if (turns % threads != 0) {
+  if (iterations % threads != 0) {
     llvm::Value* last = b_.CreateNSWAdd(thread, b_.I64(common * threads));
-    b_.If(b_.CreateICmpSLT(last, b_.I64(turns)), "turn", [&] { Add(last, 1, running); });
+    b_.If(b_.CreateICmpSLT(last, b_.I64(iterations)), "iteration", [&] { Add(last, 1, running); });
   }
   at_.lanes = 1;
   at_.vector_variable = LoopState::kNoVariable;

@@ -25,7 +25,7 @@ class ThreadSoftmax {
     llvm::AllocaInst* sum;
   };
   void OnePass(const Running& running);
-  void Add(llvm::Value* first_turn, int64_t turns, const Running& running);
+  void Add(llvm::Value* first_iteration, int64_t iterations, const Running& running);
   llvm::Value* Exp(llvm::Value* v) { return k_.math.Emit(b_, LoopOpcode::kExp, {v}); }
 
   KernelContext& k_;

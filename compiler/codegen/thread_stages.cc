@@ -35,7 +35,7 @@ ThreadStages::ThreadStages(KernelContext* context, LoopState* state, OpEmitter* 
       chosen_(k_.kernel.schedule().threads()),
       threads_(chosen_.threads()) {}
 
-// The shared loop of a point in columns: neighbouring rows take neighbouring turns.
+// The shared loop of a point in columns: neighbouring rows take neighbouring iterations.
 void ThreadStages::InnerLoop(const StageInfo& info, uint32_t level, LoopBody body) {
   const int number = k_.NumberOf(info);
   if (!chosen_.has_columns() || level != chosen_.columns().levels(number)) {
@@ -48,29 +48,29 @@ void ThreadStages::InnerLoop(const StageInfo& info, uint32_t level, LoopBody bod
   UnrollLoop(b_.ScalarLoop(point_.row, end, b_.I64(rows()), "row", body), chosen_.unroll(k_.NumberOf(info)));
 }
 
-void ThreadStages::Turns(llvm::Value* thread, llvm::Value* count, unsigned at_once, LoopBody turn) {
+void ThreadStages::Iterations(llvm::Value* thread, llvm::Value* count, unsigned at_once, LoopBody iteration) {
   auto* known = llvm::dyn_cast<llvm::ConstantInt>(count);
   if (known == nullptr) {
-    UnrollLoop(b_.ScalarLoop(thread, count, b_.I64(threads_), "turn", turn), at_once);
+    UnrollLoop(b_.ScalarLoop(thread, count, b_.I64(threads_), "iteration", iteration), at_once);
     return;
   }
   const int64_t common = known->getSExtValue() / threads_;
   const auto some = [&](llvm::Value* first, int64_t number) {
     for (int64_t k = 0; k < number; ++k) {
-      turn_ = static_cast<unsigned>(k);
-      turn(b_.CreateNSWAdd(first, b_.I64(k * threads_)));
+      iteration_ = static_cast<unsigned>(k);
+      iteration(b_.CreateNSWAdd(first, b_.I64(k * threads_)));
     }
   };
   const int64_t looped = common > at_once ? common / at_once * at_once : 0;
   if (looped > 0) {
-    b_.ScalarLoop(b_.I64(0), b_.I64(looped * threads_), b_.I64(int64_t{at_once} * threads_), "turns",
+    b_.ScalarLoop(b_.I64(0), b_.I64(looped * threads_), b_.I64(int64_t{at_once} * threads_), "iterations",
                   [&](llvm::Value* begin) { some(b_.CreateNSWAdd(begin, thread), at_once); });
   }
   some(b_.CreateNSWAdd(thread, b_.I64(looped * threads_)), common - looped);
   if (known->getSExtValue() % threads_ == 0) return;
-  b_.If(b_.CreateICmpSLT(b_.CreateNSWAdd(thread, b_.I64(common * threads_)), count), "turn", [&] {
-    turn_ = static_cast<unsigned>(common);
-    turn(b_.CreateNSWAdd(thread, b_.I64(common * threads_)));
+  b_.If(b_.CreateICmpSLT(b_.CreateNSWAdd(thread, b_.I64(common * threads_)), count), "iteration", [&] {
+    iteration_ = static_cast<unsigned>(common);
+    iteration(b_.CreateNSWAdd(thread, b_.I64(common * threads_)));
   });
 }
 
@@ -101,7 +101,7 @@ void ThreadStages::FlatLoops(const StageInfo& info) {
   const uint32_t first = k_.kernel.outer_size();
   const int loops = info.stage->inner_size();
   llvm::Value* thread = block_.Thread();
-  const auto turn = [&](llvm::Value* number) {
+  const auto iteration = [&](llvm::Value* number) {
     llvm::Value* rest = b_.CreateTrunc(number, b_.getInt32Ty());  // fewer instructions than in 64 bits
     for (int k = loops - 1; k >= 0; --k) {
       const int64_t extent =
@@ -113,8 +113,8 @@ void ThreadStages::FlatLoops(const StageInfo& info) {
     }
     Ops(info);
   };
-  Turns(thread, b_.I64(TurnsOf(k_.facts, chosen_, k_.NumberOf(info))), chosen_.unroll(k_.NumberOf(info)),
-        turn);
+  Iterations(thread, b_.I64(IterationsOf(k_.facts, chosen_, k_.NumberOf(info))),
+             chosen_.unroll(k_.NumberOf(info)), iteration);
 }
 
 // The last barrier keeps the next point's partial results out of the slots that are still being read.
@@ -176,10 +176,10 @@ void ThreadStages::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* h
   llvm::Value* thread = block_.Thread();
   llvm::Value* lanes = b_.I64(at_.vector_lanes);
   llvm::Value* whole_end = b_.CreateNSWSub(hi, b_.CreateURem(b_.CreateNSWSub(hi, lo), lanes), "whole");
-  llvm::Value* turns = b_.CreateUDiv(b_.CreateNSWSub(hi, lo), lanes);
+  llvm::Value* iterations = b_.CreateUDiv(b_.CreateNSWSub(hi, lo), lanes);
   const auto whole = [&] {
-    Turns(thread, turns, chosen_.unroll(k_.NumberOf(*at_.stage)), [&](llvm::Value* turn) {
-      at_.variables[variable] = b_.CreateNSWAdd(lo, b_.CreateNSWMul(turn, lanes));
+    Iterations(thread, iterations, chosen_.unroll(k_.NumberOf(*at_.stage)), [&](llvm::Value* iteration) {
+      at_.variables[variable] = b_.CreateNSWAdd(lo, b_.CreateNSWMul(iteration, lanes));
       body();
     });
   };
@@ -215,7 +215,7 @@ void ThreadStages::Store(const v1::LoopOp& op) {
     }
     return;
   }
-  llvm::AllocaInst* slot = sum->slots[turn_];
+  llvm::AllocaInst* slot = sum->slots[iteration_];
   llvm::Value* before = b_.CreateLoad(slot->getAllocatedType(), slot);
   b_.CreateStore(b_.CreateFAdd(before, at_.Broadcast(at_.values[op.args(0)])), slot);
 }

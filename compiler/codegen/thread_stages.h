@@ -1,6 +1,6 @@
 // Stages of a GPU's kernel: threads share their loops as the schedule says.
 //
-// Turns of a known number are unrolled, so that their loads are in flight at once. What one stage stored
+// Iterations of a known number are unrolled, so that their loads are in flight at once. What one stage stored
 // another may read, and with other loops it may be another thread that reads it: barriers stand between.
 //
 // Ownership: borrows all that it is made with. Threads: one. Errors: as its parts.
@@ -19,7 +19,7 @@ namespace kiln {
 struct StripSum {
   const StageInfo* info = nullptr;
   const v1::LoopOp* op = nullptr;        // the accumulating store
-  std::vector<llvm::AllocaInst*> slots;  // by a thread's turn
+  std::vector<llvm::AllocaInst*> slots;  // by a thread's iteration
   llvm::Value* shared = nullptr;         // where the warps of a block have rows each
 };
 using StripSums = std::vector<StripSum>;  // empty: blocks take no strips
@@ -33,12 +33,12 @@ class ThreadStages : public StageEmitter {
 
   // All of them, at the present point.
   void Stages();
-  // Turns that a block's threads share; neighbours take neighbouring ones. Of a known number those that every
-  // thread has stand in a row without conditions, `at_once` or all: a later stage finds their values in
+  // Iterations that a block's threads share; neighbours take neighbouring ones. Of a known number those that
+  // every thread has stand in a row without conditions, `at_once` or all: a later stage finds their values in
   // registers.
-  void Turns(llvm::Value* thread, llvm::Value* count, unsigned at_once, LoopBody turn);
-  // Of this thread, where all turns stand in a row.
-  unsigned turn() const { return turn_; }
+  void Iterations(llvm::Value* thread, llvm::Value* count, unsigned at_once, LoopBody iteration);
+  // Of this thread, where all iterations stand in a row.
+  unsigned iteration() const { return iteration_; }
 
   void VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll,
                   CodeBody body) override;
@@ -64,7 +64,7 @@ class ThreadStages : public StageEmitter {
   const v1::ThreadSchedule& chosen_;
   const unsigned threads_;
   bool in_first_row_ = false;  // in code of IfFirstRow
-  unsigned turn_ = 0;
+  unsigned iteration_ = 0;
 };
 
 }  // namespace kiln

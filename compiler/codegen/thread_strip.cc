@@ -24,10 +24,11 @@ void ThreadStrip::MakeSlots() {
     llvm::Type* wide = at_.vector_lanes == 1
                            ? type
                            : static_cast<llvm::Type*>(llvm::FixedVectorType::get(type, at_.vector_lanes));
-    const int64_t turns = TurnsOf(k_.facts, chosen_, k_.NumberOf(*sum.info));
-    for (int64_t k = 0; k < turns; k += chosen_.threads()) sum.slots.push_back(b_.Slot(wide, "sum"));
+    const int64_t iterations = IterationsOf(k_.facts, chosen_, k_.NumberOf(*sum.info));
+    for (int64_t k = 0; k < iterations; k += chosen_.threads()) sum.slots.push_back(b_.Slot(wide, "sum"));
     if (chosen_.rows().points_per_block() > 1) {
-      sum.shared = block_.SharedSlots(type, static_cast<unsigned>(turns * at_.vector_lanes), "strip_sum");
+      sum.shared =
+          block_.SharedSlots(type, static_cast<unsigned>(iterations * at_.vector_lanes), "strip_sum");
     }
   }
 }
@@ -74,14 +75,17 @@ void ThreadStrip::Strip(llvm::Value* begin, llvm::Value* end) {
 }
 
 void ThreadStrip::LoadSums(llvm::Value* begin) {
-  ForSums(begin, [&](const Turn& turn) {
-    b_.CreateStore(b_.CreateAlignedLoad(turn.slot->getAllocatedType(), turn.pointer, turn.align), turn.slot);
+  ForSums(begin, [&](const Iteration& iteration) {
+    b_.CreateStore(
+        b_.CreateAlignedLoad(iteration.slot->getAllocatedType(), iteration.pointer, iteration.align),
+        iteration.slot);
   });
 }
 
 void ThreadStrip::StoreSums(llvm::Value* begin) {
-  ForSums(begin, [&](const Turn& turn) {
-    b_.CreateAlignedStore(b_.CreateLoad(turn.slot->getAllocatedType(), turn.slot), turn.pointer, turn.align);
+  ForSums(begin, [&](const Iteration& iteration) {
+    b_.CreateAlignedStore(b_.CreateLoad(iteration.slot->getAllocatedType(), iteration.slot),
+                          iteration.pointer, iteration.align);
   });
 }
 
@@ -90,14 +94,15 @@ void ThreadStrip::Combine(llvm::Value* begin, llvm::Value* warp) {
   const unsigned warps = chosen_.rows().points_per_block();
   b_.ScalarLoop(b_.I64(0), b_.I64(warps), b_.I64(1), "warp", [&](llvm::Value* number) {
     b_.If(b_.CreateICmpEQ(warp, number), "its_turn", [&] {
-      ForSums(begin, [&](const Turn& turn) {
-        llvm::Type* type = turn.slot->getAllocatedType();
-        llvm::Value* shared = b_.CreateInBoundsGEP(b_.getFloatTy(), turn.sum.shared, {turn.element});
+      ForSums(begin, [&](const Iteration& iteration) {
+        llvm::Type* type = iteration.slot->getAllocatedType();
+        llvm::Value* shared =
+            b_.CreateInBoundsGEP(b_.getFloatTy(), iteration.sum.shared, {iteration.element});
         const llvm::Align align(std::min<uint64_t>(kAccessBytes, uint64_t{4} * at_.vector_lanes));
-        llvm::Value* own = b_.CreateLoad(type, turn.slot);
+        llvm::Value* own = b_.CreateLoad(type, iteration.slot);
         llvm::Value* both = b_.CreateFAdd(b_.CreateAlignedLoad(type, shared, align), own);
-        b_.CreateStore(b_.CreateSelect(b_.CreateICmpEQ(number, b_.I64(0)), own, both), turn.slot);
-        b_.CreateAlignedStore(b_.CreateLoad(type, turn.slot), shared, align);
+        b_.CreateStore(b_.CreateSelect(b_.CreateICmpEQ(number, b_.I64(0)), own, both), iteration.slot);
+        b_.CreateAlignedStore(b_.CreateLoad(type, iteration.slot), shared, align);
       });
     });
     block_.BlockBarrier();
@@ -105,18 +110,19 @@ void ThreadStrip::Combine(llvm::Value* begin, llvm::Value* warp) {
   b_.If(b_.CreateICmpEQ(warp, b_.I64(warps - 1)), "last_warp", [&] { StoreSums(begin); });
 }
 
-// All turns of this thread.
-void ThreadStrip::ForSums(llvm::Value* begin, absl::FunctionRef<void(const Turn&)> body) {
+// All iterations of this thread.
+void ThreadStrip::ForSums(llvm::Value* begin, absl::FunctionRef<void(const Iteration&)> body) {
   at_.lanes = at_.vector_lanes;
   for (const StripSum& sum : sums_) {
     const v1::LoopOp& op = *sum.op;
-    stages_.Turns(block_.Thread(), b_.I64(TurnsOf(k_.facts, chosen_, k_.NumberOf(*sum.info))),
-                  static_cast<unsigned>(sum.slots.size()), [&](llvm::Value* number) {
-                    llvm::Value* element = b_.CreateNSWMul(number, b_.I64(at_.vector_lanes));
-                    at_.variables = {begin, element};
-                    llvm::Value* pointer = memory_.Address(op);
-                    body({sum, sum.slots[stages_.turn()], pointer, memory_.VectorAlign(op), element});
-                  });
+    stages_.Iterations(
+        block_.Thread(), b_.I64(IterationsOf(k_.facts, chosen_, k_.NumberOf(*sum.info))),
+        static_cast<unsigned>(sum.slots.size()), [&](llvm::Value* number) {
+          llvm::Value* element = b_.CreateNSWMul(number, b_.I64(at_.vector_lanes));
+          at_.variables = {begin, element};
+          llvm::Value* pointer = memory_.Address(op);
+          body({sum, sum.slots[stages_.iteration()], pointer, memory_.VectorAlign(op), element});
+        });
   }
   at_.lanes = 1;
 }

@@ -18,9 +18,9 @@ class ThreadStrip {
   void Emit();
 
  private:
-  // A turn of a sum of this thread's: its register, its first element's place in memory, with what is known
-  // of that, and among the strip's columns.
-  struct Turn {
+  // An iteration of a sum of this thread's: its register, its first element's place in memory, with what is
+  // known of that, and among the strip's columns.
+  struct Iteration {
     const StripSum& sum;
     llvm::AllocaInst* slot;
     llvm::Value* pointer;
@@ -32,7 +32,7 @@ class ThreadStrip {
   void Combine(llvm::Value* begin, llvm::Value* warp);
   void LoadSums(llvm::Value* begin);
   void StoreSums(llvm::Value* begin);
-  void ForSums(llvm::Value* begin, absl::FunctionRef<void(const Turn&)> body);
+  void ForSums(llvm::Value* begin, absl::FunctionRef<void(const Iteration&)> body);
 
   KernelContext& k_;
   LoopState& at_;

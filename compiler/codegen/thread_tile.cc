@@ -68,23 +68,23 @@ void ThreadTile::ByWhole(Square* square, llvm::Value* whole, CodeBody body) {
   b_.Choose(
       whole,
       [&] {
-        square->every_turn = true;
+        square->every_iteration = true;
         body();
-        square->every_turn = false;
+        square->every_iteration = false;
       },
       body);
 }
 
-void ThreadTile::Turns(const Square& square, bool neighbours_in_last, bool in_a_row, LoopBody body) {
+void ThreadTile::Iterations(const Square& square, bool neighbours_in_last, bool in_a_row, LoopBody body) {
   const uint32_t first = neighbours_in_last ? last() : tile_.loop();
   const uint32_t second = neighbours_in_last ? tile_.loop() : last();
   llvm::Value* first_begin = neighbours_in_last ? square.along : square.across;
   llvm::Value* second_begin = neighbours_in_last ? square.across : square.along;
-  const auto turn = [&](llvm::Value* begin) {
+  const auto iteration = [&](llvm::Value* begin) {
     llvm::Value* own = b_.CreateNSWAdd(begin, square.row);
     at_.variables[first] = b_.CreateNSWAdd(first_begin, square.column);
     at_.variables[second] = b_.CreateNSWAdd(second_begin, own);
-    if (square.every_turn) {
+    if (square.every_iteration) {
       body(own);
       return;
     }
@@ -93,10 +93,10 @@ void ThreadTile::Turns(const Square& square, bool neighbours_in_last, bool in_a_
           "inside", [&] { body(own); });
   };
   const int64_t step = threads_ / tile_.side();
-  if (square.every_turn && in_a_row) {
-    for (int64_t begin = 0; begin < tile_.side(); begin += step) turn(b_.I64(begin));
+  if (square.every_iteration && in_a_row) {
+    for (int64_t begin = 0; begin < tile_.side(); begin += step) iteration(b_.I64(begin));
   } else {
-    b_.ScalarLoop(b_.I64(0), b_.I64(tile_.side()), b_.I64(step), "turn", turn);
+    b_.ScalarLoop(b_.I64(0), b_.I64(tile_.side()), b_.I64(step), "iteration", iteration);
   }
 }
 
@@ -111,24 +111,24 @@ void ThreadTile::Read(const Square& square) {
     for (const auto& [element, place] : elements) b_.CreateStore(element, place);
     elements.clear();
   };
-  Turns(square, /*neighbours_in_last=*/false, /*in_a_row=*/true, [&](llvm::Value* turn) {
+  Iterations(square, /*neighbours_in_last=*/false, /*in_a_row=*/true, [&](llvm::Value* iteration) {
     for (const v1::LoopOp* op : packable_) {
       llvm::Type* type = k_.MemoryType(k_.BufferDType(*op));
       llvm::Value* from = memory_.Address(*op);
       llvm::Value* element = memory_.Annotate(b_.CreateLoad(type, from), op->buffer());
       const PackedTile& packed = memory_.packed()[op];
-      llvm::Value* position = Position(*op, turn, square.column);
+      llvm::Value* position = Position(*op, iteration, square.column);
       elements.emplace_back(element, b_.CreateInBoundsGEP(packed.type, packed.slots, {b_.I64(0), position}));
     }
-    if (!square.every_turn) put();
+    if (!square.every_iteration) put();
   });
   put();
 }
 
 void ThreadTile::Compute(const Square& square) {
-  Turns(square, /*neighbours_in_last=*/true, tile_.in_a_row(), [&](llvm::Value* turn) {
+  Iterations(square, /*neighbours_in_last=*/true, tile_.in_a_row(), [&](llvm::Value* iteration) {
     for (const v1::LoopOp* op : packable_) {
-      memory_.packed()[op].position = Position(*op, square.column, turn);
+      memory_.packed()[op].position = Position(*op, square.column, iteration);
     }
     stages_.Stages();
   });

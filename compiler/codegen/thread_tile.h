@@ -25,9 +25,9 @@ class ThreadTile {
   struct Square {
     llvm::Value* across;
     llvm::Value* along;
-    llvm::Value* column = nullptr;  // of this thread, in its first turn
+    llvm::Value* column = nullptr;  // of this thread, in its first iteration
     llvm::Value* row = nullptr;
-    bool every_turn = false;  // exists
+    bool every_iteration = false;  // exists
   };
   uint32_t last() const { return static_cast<uint32_t>(k_.kernel.outer_size()) - 1; }
 
@@ -37,8 +37,8 @@ class ThreadTile {
   void ByWhole(Square* square, llvm::Value* whole, CodeBody body);
   void Read(const Square& square);
   void Compute(const Square& square);
-  // A thread's turns; neighbours are neighbours in the last loop, or in the first of the two.
-  void Turns(const Square& square, bool neighbours_in_last, bool in_a_row, LoopBody body);
+  // A thread's iterations; neighbours are neighbours in the last loop, or in the first of the two.
+  void Iterations(const Square& square, bool neighbours_in_last, bool in_a_row, LoopBody body);
   llvm::Value* Position(const v1::LoopOp& op, llvm::Value* row, llvm::Value* column);
 
   KernelContext& k_;

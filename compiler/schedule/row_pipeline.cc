@@ -14,8 +14,8 @@
 namespace kiln {
 namespace {
 
-// A range of rows takes a turn more for each pass but the first: few beside the rows of a thread, even where
-// there are many threads.
+// A range of rows takes an iteration more for each pass but the first: few beside the rows of a thread, even
+// where there are many threads.
 constexpr int64_t kRowsMin = 1024;
 constexpr uint32_t kGroupRows = 8;
 constexpr uint32_t kBlockColumns = 256;
@@ -71,7 +71,7 @@ std::optional<RowPasses> PipelinePasses(const KernelFacts& facts, const v1::Vect
   const v1::RowSchedule& rows = schedule.rows();
   std::optional<RowPasses> all = RowPassesOf(facts, rows);
   if (!all || all->passes.size() < 2) return std::nullopt;
-  if (rows.has_shifted() &&  // the estimate is made where a turn begins
+  if (rows.has_shifted() &&  // the estimate is made where an iteration begins
       &facts.stages()[all->passes[0].stage] != &facts.StageOf(rows.shifted().reduced())) {
     return std::nullopt;
   }
@@ -167,16 +167,16 @@ absl::Status CheckRowPipeline(const KernelFacts& facts, const VectorTarget&,
   const size_t first = all->passes[0].stage;
   if (static_cast<int>(first) >= schedule.rows().unroll_size())
     return Refuse("passes without an unroll count");
-  const uint64_t turn =
+  const uint64_t per_iteration =
       uint64_t{schedule.lanes()} * schedule.rows().unroll(static_cast<int>(first)) * pipeline.rows_at_once();
   const int64_t columns = *facts.ConstantExpr(facts.stages()[first].stage->inner(0));
-  // A row's turns of a block divide those between additions to long sums: rows of a group are added up as
-  // others are.
-  if (turn == 0 || pipeline.block_columns() == 0 || pipeline.block_columns() % turn != 0 ||
-      kTurnsToTotal % static_cast<int64_t>(pipeline.block_columns() / turn) != 0 ||
+  // A row's iterations of a block divide those between additions to long sums: rows of a group are added up
+  // as others are.
+  if (per_iteration == 0 || pipeline.block_columns() == 0 || pipeline.block_columns() % per_iteration != 0 ||
+      kIterationsToTotal % static_cast<int64_t>(pipeline.block_columns() / per_iteration) != 0 ||
       columns % pipeline.block_columns() != 0) {
     return Refuse(absl::StrCat("blocks of ", pipeline.block_columns(), " columns, of rows of ", columns,
-                               " and turns of ", turn));
+                               " and iterations of ", per_iteration));
   }
   return absl::OkStatus();
 }

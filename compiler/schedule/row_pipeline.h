@@ -15,9 +15,10 @@
 
 namespace kiln {
 
-// Turns of one loop before its F32 accumulators are added to a long sum: rare, and few enough for equal
-// numbers, whose errors all point one way. Blocks of a pipeline's groups end where a turn does that is due.
-inline constexpr int64_t kTurnsToTotal = 16;
+// Iterations of one loop before its F32 accumulators are added to a long sum: rare, and few enough for equal
+// numbers, whose errors all point one way. Blocks of a pipeline's groups end where an iteration does that is
+// due.
+inline constexpr int64_t kIterationsToTotal = 16;
 
 // The stages of a kernel by pass over a row. A shifted reduction is one pass, named by its first stage.
 struct RowPasses {

@@ -17,7 +17,7 @@ constexpr unsigned kLanesOfLongRow = 4;
 constexpr unsigned kWarpsOfBlock = 8;
 constexpr unsigned kWarpsOfStrip = 4;        // with eight there are too few registers for a strip's sums
 constexpr int64_t kBytesOfWarpThread = 128;  // of a strip's row, as F32: longer ones take several warps
-constexpr int64_t kTurns = 4;  // of a thread, before the block has more threads: combining costs too
+constexpr int64_t kIterations = 4;  // of a thread, before the block has more threads: combining costs too
 
 bool IsUniform(const KernelFacts& facts, uint32_t expr) {  // over inner loops, as far as other ops give it
   const v1::ExprNode& node = facts.kernel().exprs(static_cast<int>(expr));
@@ -61,7 +61,7 @@ bool AccumulatesOnceAPoint(const KernelFacts& facts) {
 
 bool SharesPoints(const KernelFacts& facts) { return facts.WalksRows() && AccumulatesOnceAPoint(facts); }
 
-// A vector that is aligned in the first turn has to be so in every other.
+// A vector that is aligned in the first iteration has to be so in every other.
 bool MayFlatten(const KernelFacts& facts, const v1::ThreadSchedule& schedule, const StageFacts& info) {
   const int loops = info.stage->inner_size();
   if (info.has_scan || loops < 2) return false;
@@ -87,10 +87,11 @@ bool MayFlatten(const KernelFacts& facts, const v1::ThreadSchedule& schedule, co
   return true;
 }
 
-// So many, or somewhat fewer, of which each has as many turns of a row: then no turn is conditional.
-unsigned WithEqualTurns(int64_t turns, unsigned threads) {
+// So many, or somewhat fewer, of which each has as many iterations of a row: then no iteration is
+// conditional.
+unsigned WithEqualIterations(int64_t iterations, unsigned threads) {
   for (unsigned fewer = threads; 2 * fewer > threads; fewer -= kWarp) {
-    if (turns % fewer == 0) return fewer;
+    if (iterations % fewer == 0) return fewer;
   }
   return threads;
 }
@@ -148,7 +149,7 @@ void ChooseRowThreads(const KernelFacts& facts, const Machine& machine, v1::Thre
   v1::RowThreads* rows = schedule->mutable_rows();
   rows->set_points_per_block(1);
   const int64_t lanes = schedule->lanes();
-  const int64_t vectors = LongestTurns(facts, *schedule);
+  const int64_t vectors = MostIterations(facts, *schedule);
   if (rows->has_strips() && vectors * lanes * 4 <= int64_t{kWarp} * kBytesOfWarpThread) {
     schedule->set_threads(kWarp);
     rows->set_points_per_block(kWarpsOfStrip);
@@ -160,15 +161,15 @@ void ChooseRowThreads(const KernelFacts& facts, const Machine& machine, v1::Thre
   int64_t most = few || (read_again && of_words && vectors * lanes >= cost::LongRow(machine))
                      ? kBlockThreadsMax
                      : kBlockThreads;
-  while (read_again && most < kBlockThreadsMax && vectors > most * kKeptTurns) most *= 2;
-  const int64_t turns = few ? 1 : kTurns;
-  const auto wanted = static_cast<uint64_t>((vectors + turns - 1) / turns);
+  while (read_again && most < kBlockThreadsMax && vectors > most * kKeptIterations) most *= 2;
+  const int64_t iterations = few ? 1 : kIterations;
+  const auto wanted = static_cast<uint64_t>((vectors + iterations - 1) / iterations);
   const auto threads =
       static_cast<unsigned>(std::clamp(static_cast<int64_t>(absl::bit_ceil(wanted)), int64_t{kWarp}, most));
   const int64_t many_rows = cost::ManyRows(machine);
   if (threads == kWarp && PointsEstimate(facts, many_rows) == many_rows)
     rows->set_points_per_block(kWarpsOfBlock);
-  schedule->set_threads(WithEqualTurns(vectors, threads));
+  schedule->set_threads(WithEqualIterations(vectors, threads));
 }
 
 absl::Status CheckRowThreads(const KernelFacts&, const Machine&, const v1::ThreadSchedule& schedule) {
@@ -182,9 +183,9 @@ absl::Status CheckRowThreads(const KernelFacts&, const Machine&, const v1::Threa
 std::vector<v1::ThreadSchedule> OtherRowThreads(const KernelFacts& facts, const Machine&,
                                                 const v1::ThreadSchedule& own) {
   if (!own.has_rows()) return {};
-  const int64_t vectors = LongestTurns(facts, own);
+  const int64_t vectors = MostIterations(facts, own);
   const auto block = [&](unsigned wanted) {
-    return With(own, WithEqualTurns(vectors, std::max(wanted / kWarp, 1u) * kWarp), 1);
+    return With(own, WithEqualIterations(vectors, std::max(wanted / kWarp, 1u) * kWarp), 1);
   };
   const unsigned threads = own.threads(), points = own.rows().points_per_block();
   if (points > 1) {

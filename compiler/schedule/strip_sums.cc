@@ -110,11 +110,11 @@ absl::Status CheckStripsFit(const KernelFacts& facts, const Machine& machine,
   int64_t shared_bytes = 0;
   for (const uint32_t sum : schedule.rows().strips().stores()) {
     const size_t stage = StageNumber(facts, sum);
-    const int64_t turns = TurnsOf(facts, schedule, stage);
-    if (turns / schedule.threads() > schedule.unroll(static_cast<int>(stage)))
-      return RefuseThreads("some turns of a strip's sums stand in no row");
-    words += (turns + schedule.threads() - 1) / schedule.threads() * schedule.lanes();
-    shared_bytes += turns * schedule.lanes() * 4;
+    const int64_t iterations = IterationsOf(facts, schedule, stage);
+    if (iterations / schedule.threads() > schedule.unroll(static_cast<int>(stage)))
+      return RefuseThreads("some iterations of a strip's sums stand in no row");
+    words += (iterations + schedule.threads() - 1) / schedule.threads() * schedule.lanes();
+    shared_bytes += iterations * schedule.lanes() * 4;
   }
   if (words > kWordsOfSumsMax) return RefuseThreads("too few registers for a strip's sums");
   if (schedule.rows().points_per_block() > 1 && shared_bytes > machine.gpu.shared_bytes_of_strips)

@@ -25,8 +25,8 @@ void ChooseStripBlocks(const KernelFacts& facts, const Machine& machine, v1::Thr
 absl::Status CheckStripBlocks(const KernelFacts& facts, const Machine& machine,
                               const v1::ThreadSchedule& schedule);
 
-// Every turn of a sum has a register of its own, whose code stands in a row, and one look at the addresses
-// does for all rows.
+// Every iteration of a sum has a register of its own, whose code stands in a row, and one look at the
+// addresses does for all rows.
 absl::Status CheckStripsFit(const KernelFacts& facts, const Machine& machine,
                             const v1::ThreadSchedule& schedule);
 

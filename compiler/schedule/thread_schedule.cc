@@ -56,7 +56,7 @@ constexpr ThreadRule kRules[] = {
     {ChooseSoftmaxSum, CheckSoftmaxSum, nullptr, Kind::kTried},
     // A strip's sums run along the lanes, other accumulating stores do not.
     {ChooseThreadLanes, CheckThreadLanes},
-    // Vectors are whole in every turn of loops that are one.
+    // Vectors are whole in every iteration of loops that are one.
     {ChooseFlattened, CheckFlattened},
     {ChooseNothing, CheckThreads},  // those behind it choose them
     // Scalars that are read against the threads; where nothing is, points are a thread's own.
@@ -65,7 +65,7 @@ constexpr ThreadRule kRules[] = {
     {ChooseColumnThreads, CheckColumnThreads, OtherColumnThreads},
     {ChooseRowThreads, CheckRowThreads, OtherRowThreads},
     {ChooseAligned, CheckAligned, nullptr, Kind::kFollowing},
-    // Threads share the turns and the registers.
+    // Threads share the iterations and the registers.
     {ChooseThreadUnroll, CheckThreadUnroll, nullptr, Kind::kFollowing},
     {ChooseStripBlocks, CheckStripBlocks, nullptr, Kind::kFollowing},
     {ChooseNothing, CheckStripsFit},

@@ -22,12 +22,12 @@ bool IsOfSoftmax(const KernelFacts& facts, const v1::ThreadSchedule& schedule, c
   return &info == &facts.StageOf(softmax.maximum()) || &info == &facts.StageOf(softmax.sum());
 }
 
-uint32_t OfTurns(const KernelFacts& facts, const Machine& machine, const v1::ThreadSchedule& schedule,
-                 size_t stage) {
+uint32_t OfIterations(const KernelFacts& facts, const Machine& machine, const v1::ThreadSchedule& schedule,
+                      size_t stage) {
   const StageFacts& info = facts.stages()[stage];
   const int64_t threads = schedule.threads(), lanes = schedule.lanes();
-  const int64_t turns = (TurnsOf(facts, schedule, stage) + threads - 1) / threads;
-  int64_t words = 0;  // of 32 bits that a turn loads
+  const int64_t iterations = (IterationsOf(facts, schedule, stage) + threads - 1) / threads;
+  int64_t words = 0;  // of 32 bits that an iteration loads
   for (const v1::LoopOp& op : info.stage->ops()) {
     if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad) continue;
     const v1::DType dtype = facts.kernel().buffers(static_cast<int>(op.buffer())).dtype();
@@ -37,10 +37,10 @@ uint32_t OfTurns(const KernelFacts& facts, const Machine& machine, const v1::Thr
   const int64_t registers =
       std::min(gpu.registers_of_thread_max, gpu.registers_of_multiprocessor / threads) / 2;
   // A row that several stages read is kept whole.
-  const bool kept = Passes(facts) > 1 && turns <= kKeptTurns;
-  const int64_t most = kept ? turns : info.cheap ? kTurnsAtOnce : kLongTurnsAtOnce;
+  const bool kept = Passes(facts) > 1 && iterations <= kKeptIterations;
+  const int64_t most = kept ? iterations : info.cheap ? kIterationsAtOnce : kLongIterationsAtOnce;
   return static_cast<uint32_t>(
-      std::clamp<int64_t>(registers / std::max<int64_t>(words, 1), 1, std::min(turns, most)));
+      std::clamp<int64_t>(registers / std::max<int64_t>(words, 1), 1, std::min(iterations, most)));
 }
 
 // Is the loop one whose body can stand there several times? A thread's own along a row's vectors is not.
@@ -52,11 +52,12 @@ uint32_t UnrollOf(const KernelFacts& facts, const Machine& machine, const v1::Th
                   size_t stage) {
   const StageFacts& info = facts.stages()[stage];
   if (!HasLoop(facts, schedule, info)) return 1;
-  if (schedule.has_columns()) return static_cast<uint32_t>(info.cheap ? kTurnsAtOnce : kLongTurnsAtOnce);
+  if (schedule.has_columns())
+    return static_cast<uint32_t>(info.cheap ? kIterationsAtOnce : kLongIterationsAtOnce);
   if (!schedule.has_rows() || info.has_scan) return HasAccumulatingStore(facts) ? kUnrolledStores : 1;
-  if (!IsOfSoftmax(facts, schedule, info)) return OfTurns(facts, machine, schedule, stage);
+  if (!IsOfSoftmax(facts, schedule, info)) return OfIterations(facts, machine, schedule, stage);
   return static_cast<uint32_t>(
-      std::clamp<int64_t>(kWordsOfSoftmaxAtOnce / schedule.lanes(), 2, kTurnsAtOnce));
+      std::clamp<int64_t>(kWordsOfSoftmaxAtOnce / schedule.lanes(), 2, kIterationsAtOnce));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ int64_t ThreadsOfStage(const KernelFacts& facts, const v1::ThreadSchedule& sched
   }
   if (!schedule.has_rows() || info.has_scan || loops == 0) return 1;
   if (!facts.ConstantExpr(info.stage->inner(loops - 1))) return 1;
-  return std::clamp<int64_t>(TurnsOf(facts, schedule, stage), 1, schedule.threads());
+  return std::clamp<int64_t>(IterationsOf(facts, schedule, stage), 1, schedule.threads());
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ bool IsFlattened(const v1::ThreadSchedule& schedule, size_t stage) {
   return std::find(flattened.begin(), flattened.end(), stage) != flattened.end();
 }
 
-int64_t TurnsOf(const KernelFacts& facts, const v1::ThreadSchedule& schedule, size_t stage) {
+int64_t IterationsOf(const KernelFacts& facts, const v1::ThreadSchedule& schedule, size_t stage) {
   const v1::Stage& loops = *facts.stages()[stage].stage;
   const int last = loops.inner_size() - 1;
   int64_t elements = facts.ConstantExpr(loops.inner(last)).value_or(kUsualRow);
@@ -90,11 +90,11 @@ int64_t TurnsOf(const KernelFacts& facts, const v1::ThreadSchedule& schedule, si
   return std::max<int64_t>(1, elements / schedule.lanes());
 }
 
-int64_t LongestTurns(const KernelFacts& facts, const v1::ThreadSchedule& schedule) {
+int64_t MostIterations(const KernelFacts& facts, const v1::ThreadSchedule& schedule) {
   int64_t longest = 1;
   for (size_t stage = 0; stage < facts.stages().size(); ++stage) {
     if (facts.stages()[stage].stage->inner_size() == 0) continue;
-    longest = std::max(longest, TurnsOf(facts, schedule, stage));
+    longest = std::max(longest, IterationsOf(facts, schedule, stage));
   }
   return longest;
 }

@@ -18,9 +18,9 @@ inline constexpr unsigned kWarp = 32;
 inline constexpr unsigned kBlockThreads = 256;  // of a usual block
 inline constexpr unsigned kBlockThreadsMax = 1024;
 inline constexpr int64_t kAccessBytes = 16;            // the widest access of a thread
-inline constexpr int64_t kTurnsAtOnce = 8;             // whose loads are in flight, of cheap bodies
-inline constexpr int64_t kLongTurnsAtOnce = 4;         // likewise, of others
-inline constexpr int64_t kKeptTurns = 16;              // of a row, in registers from one stage to the next
+inline constexpr int64_t kIterationsAtOnce = 8;        // whose loads are in flight, of cheap bodies
+inline constexpr int64_t kLongIterationsAtOnce = 4;    // likewise, of others
+inline constexpr int64_t kKeptIterations = 16;         // of a row, in registers from one stage to the next
 inline constexpr int64_t kUsualRow = 4096;             // where a length is a symbol
 inline constexpr int64_t kLoopMax = int64_t{1} << 30;  // numbers that 32 bits keep
 
@@ -40,8 +40,8 @@ uint32_t VectorVariable(const KernelFacts& facts, const v1::ThreadSchedule& sche
 
 bool IsFlattened(const v1::ThreadSchedule& schedule, size_t stage);
 // Vectors of the loops that a block's threads share; at least 1. With `rows`.
-int64_t TurnsOf(const KernelFacts& facts, const v1::ThreadSchedule& schedule, size_t stage);
-int64_t LongestTurns(const KernelFacts& facts, const v1::ThreadSchedule& schedule);  // of any stage
+int64_t IterationsOf(const KernelFacts& facts, const v1::ThreadSchedule& schedule, size_t stage);
+int64_t MostIterations(const KernelFacts& facts, const v1::ThreadSchedule& schedule);  // of any stage
 
 // More numbers than an F32 accumulator may take: such sums are kept in F64.
 bool IsLongSum(const KernelFacts& facts, const v1::ThreadSchedule& schedule, size_t stage);

@@ -22,8 +22,8 @@ bool AllCheap(const KernelFacts& facts) {
 // Whether some vector loop is short and ends with a masked part, which narrower vectors would make smaller.
 bool HasShortVectorLoop(const KernelFacts& facts, unsigned lanes) {
   const auto is_short = [&](uint32_t extent) {
-    const std::optional<int64_t> turns = facts.ConstantExpr(extent);
-    return turns && *turns < kShortLoop && *turns % lanes != 0;
+    const std::optional<int64_t> iterations = facts.ConstantExpr(extent);
+    return iterations && *iterations < kShortLoop && *iterations % lanes != 0;
   };
   if (!facts.WalksRows()) return is_short(*facts.kernel().outer().rbegin());
   return std::any_of(facts.stages().begin(), facts.stages().end(), [&](const StageFacts& stage) {

@@ -57,7 +57,7 @@ def differences(got, eager, exact=None, estimate=None, layout_only=False, own_er
 
 
 def errors_of_eager(eager, exact=None, estimate=None):
-    """By leaf, its largest error; 0 of what is exact or no number."""
+    """By leaf, its largest error; 0 of what is exact or NaN."""
     found = []
     for position, (_, own) in enumerate(eager.leaves):
         if isinstance(own, torch.Tensor) and own.numel() and (own.is_floating_point() or own.is_complex()):
@@ -168,7 +168,7 @@ def _largest_error(exact, own):
 
 
 def _nan(value):
-    """Where there is no number; of complex ones what is not finite is one kind."""
+    """Where there is NaN; of complex ones what is not finite is one kind."""
     return ~value.isfinite() if value.is_complex() else value.isnan()
 
 

@@ -255,7 +255,8 @@ TEST_P(BackendReductionsTest, AccumulatingStores) {
 }
 
 // Rows reduced and summed down their columns, a strip of rows for each unit: the last one is shorter. Widths
-// for one warp a row, for several, with turns that not all threads have, and some that no vectors divide.
+// for one warp a row, for several, with iterations that not all threads have, and some that no vectors
+// divide.
 TEST_P(BackendReductionsTest, StripsOfRowsSummedDownTheirColumns) {
   for (v1::DType dtype : {v1::F32, v1::BF16}) {
     for (const auto& [count, width] : std::vector<std::pair<int64_t, int64_t>>{

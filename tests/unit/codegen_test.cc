@@ -397,7 +397,7 @@ TEST_P(CodegenTest, SumsOfExponentialsBelowTheMaximum) {
 
 TEST_P(CodegenTest, SumsOfExponentialsThatAreNoNumbers) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::nanf("");
-  // An unrolled turn and a tail; and a row whose maximum is estimated, from its first vector.
+  // An unrolled iteration and a tail; and a row whose maximum is estimated, from its first vector.
   for (int64_t columns : {71, 1095}) {
     std::vector<float> in(columns), top(1), sum(1);
     auto compiled = CompiledKernel::Create(backend_.get(), LogSumKernel(1, columns));

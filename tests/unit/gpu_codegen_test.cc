@@ -182,7 +182,7 @@ TEST_F(ThreadScheduleTest, TheCodeIsAsTheScheduleSays) {
   EXPECT_EQ(count(of_two, [](auto& s) { s.set_lanes(2); }), 8);  // as many elements
 }
 
-// Of turns too many for LLVM to unroll by itself.
+// Of iterations too many for LLVM to unroll by itself.
 TEST_F(ThreadScheduleTest, BodiesStandInARowAsTheScheduleSays) {
   const v1::Kernel rows = Sums(64, 1 << 20, true);
   v1::ThreadSchedule schedule = backend_->Schedules(rows).front().threads();

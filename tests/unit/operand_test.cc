@@ -52,7 +52,7 @@ TEST(FirstDifference, FindsOneAmongManyThatAgree) {
         EXPECT_EQ(difference.rfind("element " + std::to_string(at) + " ", 0), 0u) << dtype << difference;
         EXPECT_NE(Difference(dtype, wanted, got), "") << dtype;
       }
-      // What is no number on both sides agrees, and so does what is endless.
+      // NaN agrees with NaN, and infinity with itself.
       for (const float odd : {none, endless}) {
         std::vector<float> got = near, same = wanted;
         got[at] = same[at] = odd;

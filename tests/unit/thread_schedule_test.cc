@@ -210,7 +210,7 @@ TEST(ThreadSchedule, ManyShortRowsShareBlocksByTheMultiprocessors) {
 TEST(ThreadSchedule, RowsReadAgainAreKeptInRegisters) {
   const v1::ThreadSchedule schedule = Chosen(Softmax(4096, 4096));
   EXPECT_EQ(ScheduleText(schedule), "256 threads, 4 lanes; aligned code for a point; stages unrolled 4 4 1");
-  // Loops that are one share their turns; they have a single look at the addresses.
+  // Loops that are one share their iterations; they have a single look at the addresses.
   EXPECT_THAT(TextOf(Softmax(4096, 64, 8)),
               HasSubstr("loops as one of stages 0 1; aligned code for a point"));
 }
@@ -256,8 +256,8 @@ TEST(ThreadSchedule, OthersUnrollAsManyTurnsAsTheyHave) {
   const KernelFacts facts(kernel);
   for (const v1::ThreadSchedule& one : ThreadSchedules(facts, MachineNamed(""))) {
     if (one.threads() == 32) continue;  // more than registers hold
-    const uint32_t turns = 1024 / one.threads();
-    EXPECT_THAT(one.unroll(), ElementsAre(turns, turns, 1)) << ScheduleText(one);
+    const uint32_t iterations = 1024 / one.threads();
+    EXPECT_THAT(one.unroll(), ElementsAre(iterations, iterations, 1)) << ScheduleText(one);
   }
 }
 

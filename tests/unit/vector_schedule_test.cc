@@ -337,7 +337,7 @@ TEST_F(VectorScheduleCheck, PipelinesHaveNumbersThatDivide) {
   pipeline("blocks of 320 columns", [](auto& p) { p.set_block_columns(320); });
   pipeline("blocks of 32 columns", [](auto& p) { p.set_block_columns(32); });
   pipeline("blocks of 4096 columns",
-           [](auto& p) { p.set_block_columns(4096); });  // of 64 turns of a row, not 16
+           [](auto& p) { p.set_block_columns(4096); });  // of 64 iterations of a row, not 16
   pipeline("blocks of 0 columns", [](auto& p) { p.set_block_columns(0); });
   v1::Kernel updated = LayerNorm(1027, 4096);
   updated.mutable_buffers(3)->set_access(v1::READ_WRITE);
