@@ -6,6 +6,7 @@
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -57,7 +58,7 @@ void AddUnknownCritical(X509* certificate) {
 CertificatePair Make(const CertificateWish& wish, const CertificatePair* authority) {
   const Key key(EVP_EC_gen("P-256"), EVP_PKEY_free);
   const Certificate certificate(X509_new(), X509_free);
-  static long serial = 0;
+  static std::atomic<long> serial = 0;  // a test may issue certificates in threads
   X509_set_version(certificate.get(), X509_VERSION_3);
   ASN1_INTEGER_set(X509_get_serialNumber(certificate.get()), ++serial);
   X509_gmtime_adj(X509_getm_notBefore(certificate.get()), wish.begins_seconds);

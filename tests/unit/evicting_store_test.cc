@@ -553,6 +553,7 @@ TEST(EvictingStoreTest, BatchAboveHalfTheBudgetIsRefused) {
 }
 
 TEST(EvictingStoreDeathTest, SaysSoWhereThereIsNoThreadToHave) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a store has threads
   Subject subject;
   EXPECT_EXIT(
       {

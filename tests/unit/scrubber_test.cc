@@ -80,6 +80,7 @@ TEST(ScrubberTest, EndsAtOnceWhateverItWaitsFor) {
 }
 
 TEST(ScrubberDeathTest, SaysSoWhereThereIsNoThreadToHave) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a store has threads
   Subject subject;
   EXPECT_EXIT(
       {
