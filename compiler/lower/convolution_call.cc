@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "compiler/graph/channels_last.h"
 #include "compiler/library/choice.h"
+#include "compiler/lower/strides.h"
 #include "compiler/lower/window.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/target/device.h"
@@ -141,7 +142,7 @@ absl::Status CallLibraryOnCpu(LoweringContext& context, const GraphNode& node, c
   if (type.rank() == 4 && input.rank() == 4) {
     ExprPool& exprs = context.exprs();
     const TensorType image{input.dtype, type.device, input.sizes, input.strides, 0};
-    const bool row_major = context.SameLayout(type.sizes, type.strides, ContiguousStrides(exprs, type.sizes));
+    const bool row_major = SameLayout(exprs, type.sizes, type.strides, ContiguousStrides(exprs, type.sizes));
     if (IsChannelsLast(exprs, type)) {
       operands[Names::kInput].strides = ChannelsLastStrides(exprs, input.sizes);
     } else if (row_major && IsChannelsLast(exprs, image)) {

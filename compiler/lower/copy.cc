@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/slicing.h"
+#include "compiler/lower/strides.h"
 
 namespace kiln {
 namespace {
@@ -106,9 +107,8 @@ absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
     return context.status();
   }
   // Each piece is stored into its slice of one buffer.
-  const bool dense = context.IsDense(type.sizes, type.strides);
-  const std::vector<ExprId> strides = dense ? type.strides : ContiguousStrides(context.exprs(), type.sizes);
-  const BufferId buffer = context.NewBuffer(type.dtype, type.device, type.sizes, strides);
+  const std::vector<ExprId> strides = PreferredStrides(context.exprs(), type);
+  const BufferId buffer = context.out().AddBuffer(type.dtype, type.device, type.sizes, strides);
   for (const Piece& piece : pieces) {
     BufferView slice{buffer, type.dtype, type.sizes, strides, context.exprs().Mul(piece.begin, strides[dim])};
     slice.sizes[dim] = piece.length;
@@ -118,8 +118,7 @@ absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
       return ops.Cast(context.Load(ops, piece.tensor, from), ComputeType(type.dtype));
     });
   }
-  context.SetResult(node,
-                    context.WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
+  context.SetResult(node, WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
   return context.status();
 }
 
@@ -179,7 +178,7 @@ absl::Status LowerRepeat(LoweringContext& context, const GraphNode& node) {
   }
   const size_t added = type.rank() - self.rank();
   const std::vector<ExprId> strides = ContiguousStrides(context.exprs(), type.sizes);
-  const BufferId buffer = context.NewBuffer(type.dtype, type.device, type.sizes, strides);
+  const BufferId buffer = context.out().AddBuffer(type.dtype, type.device, type.sizes, strides);
   BufferView window{buffer, type.dtype, {}, {}, context.Const(0)};
   for (size_t dim = 0; dim < type.rank(); ++dim) {
     const ExprId size = dim < added ? context.Const(1) : self.sizes[dim - added];
@@ -194,8 +193,7 @@ absl::Status LowerRepeat(LoweringContext& context, const GraphNode& node) {
     for (size_t dim = added; dim < type.rank(); ++dim) from.push_back(index[2 * dim + 1]);
     return context.Load(ops, self, from);
   });
-  context.SetResult(node,
-                    context.WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
+  context.SetResult(node, WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
   return context.status();
 }
 
@@ -212,7 +210,7 @@ absl::Status LowerChannelShuffle(LoweringContext& context, const GraphNode& node
   for (size_t dim = 0; dim < self.rank(); ++dim) context.CheckSize(self.sizes[dim], type.sizes[dim]);
   const ExprId width = context.exprs().FloorDiv(self.sizes[1], context.Const(groups));
   const std::vector<ExprId> strides = ContiguousStrides(context.exprs(), type.sizes);
-  const BufferId buffer = context.NewBuffer(type.dtype, type.device, type.sizes, strides);
+  const BufferId buffer = context.out().AddBuffer(type.dtype, type.device, type.sizes, strides);
   BufferView window{buffer, type.dtype, type.sizes, strides, context.Const(0)};
   window.sizes[1] = context.Const(groups);
   window.sizes.insert(window.sizes.begin() + 1, width);
@@ -223,8 +221,7 @@ absl::Status LowerChannelShuffle(LoweringContext& context, const GraphNode& node
     from[1] = context.exprs().Add(context.exprs().Mul(index[2], width), index[1]);
     return context.Load(ops, self, from);
   });
-  context.SetResult(node,
-                    context.WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
+  context.SetResult(node, WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
   return context.status();
 }
 

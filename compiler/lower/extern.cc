@@ -7,6 +7,7 @@
 #include "compiler/library/gemm.h"
 #include "compiler/lower/convolution_call.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/strides.h"
 #include "compiler/passes/gemm_to_onednn.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/support/status_macros.h"
@@ -91,9 +92,9 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
     // Operators see the layout they were traced with: their results' strides may depend on it.
     LoweredTensor& tensor = values_[id];
     const bool traced = !into_results && tensor.strides.size() == tensor.rank();
-    if (!tensor.is_strided() && (!traced || IsDense(tensor.sizes, tensor.strides))) Realise(tensor);
-    if (tensor.is_strided() && !Reinterprets(*tensor.view) &&
-        (!traced || SameLayout(tensor.sizes, tensor.view->strides, tensor.strides))) {
+    if (!tensor.is_strided() && (!traced || IsDense(exprs(), tensor.sizes, tensor.strides))) Realise(tensor);
+    if (tensor.is_strided() && !out_.Reinterprets(*tensor.view) &&
+        (!traced || SameLayout(exprs(), tensor.sizes, tensor.view->strides, tensor.strides))) {
       call.tensors.push_back(*tensor.view);
     } else {
       call.tensors.push_back(CopyTo(tensor, tensor.strides));
@@ -131,10 +132,10 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
     }
     if (type.sizes.size() != type.strides.size())
       return absl::InvalidArgumentError("a result without strides");
-    const BufferId buffer = NewBuffer(type.dtype, type.device, type.sizes, type.strides);
+    const BufferId buffer = out_.AddBuffer(type.dtype, type.device, type.sizes, type.strides);
     call.own_results = type.device == v1::CPU && MakesItsOwn(node.target);
     call.results.push_back(buffer);
-    values_[result] = StridedResult(type, buffer);
+    values_[result] = WithView(type, out_.Whole(buffer));
     if (!call.tensors.empty() && IsViewNode(node)) ShareStorage(node, call.tensors[0], buffer);
     if (const auto binds = binds_.find(result); binds != binds_.end()) {
       for (SizeBind bind : binds->second) {
@@ -157,9 +158,9 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
 }
 
 BufferView LoweringContext::InLayout(LoweredTensor& tensor, const std::vector<ExprId>& strides) {
-  if (!tensor.is_strided() && SameLayout(tensor.sizes, tensor.strides, strides)) Realise(tensor);
-  if (!tensor.is_strided() || Reinterprets(*tensor.view) ||
-      !SameLayout(tensor.sizes, tensor.view->strides, strides)) {
+  if (!tensor.is_strided() && SameLayout(exprs(), tensor.sizes, tensor.strides, strides)) Realise(tensor);
+  if (!tensor.is_strided() || out_.Reinterprets(*tensor.view) ||
+      !SameLayout(exprs(), tensor.sizes, tensor.view->strides, strides)) {
     return CopyTo(tensor, strides);
   }
   // A library looks at the strides of dimensions of size 1 too.

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/strides.h"
 #include "compiler/target/device.h"
 
 namespace kiln {
@@ -14,7 +15,7 @@ bool IsIndexType(v1::DType dtype) { return ClassOf(dtype) == DTypeClass::kSigned
 
 // As eager asks: a tensor without elements may be of any dtype.
 bool IsIndex(LoweringContext& context, const LoweredTensor& indices) {
-  return IsIndexType(indices.dtype) || context.Numel(indices.sizes) == context.Const(0);
+  return IsIndexType(indices.dtype) || context.exprs().Product(indices.sizes) == context.Const(0);
 }
 
 // The value of an index tensor at `index` as a checked position in a dimension of `size`.
@@ -177,15 +178,14 @@ class Scatter {
   // `id`: of `self`.
   void Start(const LoweredTensor* self, ValueId id = kNoValue) {
     if (self != nullptr) context_.CheckSizes(self->sizes, type_.sizes);
-    const bool dense = context_.IsDense(type_.sizes, type_.strides);
-    const Sizes strides = dense ? type_.strides : ContiguousStrides(context_.exprs(), type_.sizes);
+    const Sizes strides = PreferredStrides(context_.exprs(), type_);
     if (id != kNoValue && context_.MayOverwrite(id) && self->is_strided() && self->dtype == wide_ &&
         self->sizes == type_.sizes && self->view->sizes == type_.sizes && self->view->strides == strides) {
       view_ = *self->view;
       return;
     }
-    view_ = BufferView{context_.NewBuffer(wide_, type_.device, type_.sizes, strides), wide_, type_.sizes,
-                       strides, context_.Const(0)};
+    view_ = BufferView{context_.out().AddBuffer(wide_, type_.device, type_.sizes, strides), wide_,
+                       type_.sizes, strides, context_.Const(0)};
     context_.EmitStores(view_, [&](LoopRecorder& ops, Index index) {
       if (self == nullptr) return ops.ConstantInt(0, wide_);
       return ops.Cast(context_.LoadBroadcast(ops, *self, index, type_.sizes), ComputeType(wide_));
@@ -216,18 +216,18 @@ class Scatter {
 
   void Store(LoopRecorder& ops, Index index, LoopOpId value) {
     context_.CheckIndex(ops, index, type_.sizes);
-    ops.Store(view_.buffer, wide_, context_.FlatIndex(view_, index), value,
+    ops.Store(view_.buffer, wide_, FlatIndex(context_.exprs(), view_, index), value,
               accumulate_ ? v1::STORE_ACCUMULATE : v1::STORE_PLAIN);
   }
 
   void Finish(const GraphNode& node) {
     if (wide_ == type_.dtype) {
-      context_.SetOwnMemory(node, context_.WithView(type_, view_));
+      context_.SetOwnMemory(node, WithView(type_, view_));
       return;
     }
     TensorType wide_type = type_;
     wide_type.dtype = wide_;
-    const LoweredTensor sum = context_.WithView(wide_type, view_);
+    const LoweredTensor sum = WithView(wide_type, view_);
     context_.SetResult(node, context_.Pointwise(type_, [&](LoopRecorder& ops, Index index) {
       return context_.Load(ops, sum, index);
     }));
@@ -250,7 +250,7 @@ absl::Status LowerMaskedPut(LoweringContext& context, const GraphNode& node, con
   size_t masks = 0;
   for (ValueId id : advanced.by_dim) masks += id != kNoValue;
   if (!context.status().ok()) return context.status();
-  const bool one_value = context.Numel(values.sizes) == context.Const(1);
+  const bool one_value = context.exprs().Product(values.sizes) == context.Const(1);
   if (masks != 1 || !context.IsDefined(mask_id) || !one_value || context.Bool(node, "accumulate", false) ||
       context.value(mask_id).rank() > self.rank()) {
     return context.Call(node, "closed list: nonzero", false);

@@ -7,6 +7,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "compiler/lower/strides.h"
 
 namespace kiln {
 
@@ -106,6 +107,28 @@ LoopOpId LoopBody::Add(LoopOpData op) {
   }
   ops_.push_back(std::move(op));
   return id;
+}
+
+BufferId LoopGraph::AddBuffer(v1::DType dtype, v1::DeviceType device, const std::vector<ExprId>& sizes,
+                              const std::vector<ExprId>& strides) {
+  LoopBuffer buffer;
+  buffer.dtype = dtype;
+  buffer.device = device;
+  buffer.sizes = sizes;
+  buffer.strides = strides;
+  buffer.span = SpanOfElements(exprs, sizes, strides);
+  buffers.push_back(std::move(buffer));
+  return static_cast<BufferId>(buffers.size() - 1);
+}
+
+BufferView LoopGraph::Whole(BufferId buffer) {
+  const LoopBuffer& made = buffers[buffer];
+  return BufferView{buffer, made.dtype, made.sizes, made.strides, exprs.Const(0)};
+}
+
+BufferId LoopGraph::StorageOf(BufferId buffer) const {
+  while (buffers[buffer].shares >= 0) buffer = static_cast<BufferId>(buffers[buffer].shares);
+  return buffer;
 }
 
 bool LoopGraph::Require(ExprId condition) {

@@ -8,7 +8,7 @@
 // one call that draws to the next; and by symbol: what uses an unbacked one comes behind the node that sets
 // it and behind the checks that it is in.
 //
-// Ownership: value semantics. Threads: none shared. Errors: lower/verify.h checks a LoopGraph.
+// Ownership: value semantics. Threads: none shared. Errors: lower/verify_loop_graph.h checks a LoopGraph.
 #pragma once
 
 #include <cstdint>
@@ -167,6 +167,13 @@ struct LoopGraph {
   std::vector<ExprId>
       checks;  // the same over unbacked symbols, which nobody can promise; PlaceChecks empties it
 
+  // A new buffer of the program's own, for a tensor of these sizes and strides.
+  BufferId AddBuffer(v1::DType dtype, v1::DeviceType device, const std::vector<ExprId>& sizes,
+                     const std::vector<ExprId>& strides);
+  BufferView Whole(BufferId buffer);          // the tensor that it was made for
+  BufferId StorageOf(BufferId buffer) const;  // the buffer that it shares memory with in the end
+  // The buffer's elements are of another dtype: loops see through that, tensors of the host don't.
+  bool Reinterprets(const BufferView& view) const { return buffers[view.buffer].dtype != view.dtype; }
   // Makes `condition` a guard, or a check, unless it always holds or is given. False: it never holds.
   bool Require(ExprId condition);
   // Adds the unbacked symbols in it, also those in the extents of its variables.

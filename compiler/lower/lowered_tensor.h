@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "compiler/lower/loop_graph.h"
@@ -33,5 +34,10 @@ struct LoweredTensor {
   size_t rank() const { return sizes.size(); }
   bool is_strided() const { return view.has_value(); }
 };
+
+// The window as a tensor of `type`.
+inline LoweredTensor WithView(const TensorType& type, BufferView view) {
+  return {type.dtype, type.device, type.sizes, type.strides, std::move(view), nullptr};
+}
 
 }  // namespace kiln

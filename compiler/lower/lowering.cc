@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/strides.h"
 #include "compiler/lower/verify_loop_graph.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/target/cost_model.h"
@@ -100,10 +101,10 @@ absl::Status LoweringContext::BindInputs() {
     if (type.sizes.size() != type.strides.size()) {
       return absl::InvalidArgumentError(absl::StrCat("input ", i, ": sizes and strides differ in rank"));
     }
-    const BufferId buffer = NewBuffer(type.dtype, type.device, type.sizes, type.strides);
+    const BufferId buffer = out_.AddBuffer(type.dtype, type.device, type.sizes, type.strides);
     out_.buffers[buffer].kind = LoopBuffer::Kind::kInput;
     out_.buffers[buffer].input = i;
-    values_[input.value] = StridedResult(type, buffer);
+    values_[input.value] = WithView(type, out_.Whole(buffer));
     starts_[buffer] = type.offset;
   }
   return absl::OkStatus();
@@ -124,7 +125,7 @@ absl::Status LoweringContext::BindOutputs() {
       bound.kind = LoopGraphOutput::Kind::kView;
       bound.view = OutputView(output);
       // Passes keep memory apart that is apart as traced; what they did not, a copy does.
-      const auto [held, first] = memory.try_emplace(StorageOf(bound.view.buffer), output.memory);
+      const auto [held, first] = memory.try_emplace(out_.StorageOf(bound.view.buffer), output.memory);
       if (output.memory != kNoValue && held->second != output.memory) {
         bound.view = CopyTo(values_[output.value], bound.view.strides);
         memory[bound.view.buffer] = output.memory;
@@ -139,13 +140,14 @@ absl::Status LoweringContext::BindOutputs() {
 BufferView LoweringContext::OutputView(const GraphOutput& output) {
   LoweredTensor& tensor = values_[output.value];
   const TensorType& type = graph_.type(output.value);
-  if (!tensor.is_strided() && IsDense(type.sizes, type.strides)) Realise(tensor);
+  if (!tensor.is_strided() && IsDense(exprs(), type.sizes, type.strides)) Realise(tensor);
   // What is saved for a backward graph has the strides that the passes chose for it, without gaps.
   // What the compiler of a backward graph is told of strides has no unbacked sizes in it.
-  bool as_declared = output.fact.user_visible() || IsDense(type.sizes, type.strides);
+  bool as_declared = output.fact.user_visible() || IsDense(exprs(), type.sizes, type.strides);
   for (ExprId size : type.sizes) as_declared = as_declared || HasUnbacked(exprs(), out_.symbols, size);
-  if (!tensor.is_strided() || (as_declared && !SameLayout(type.sizes, tensor.view->strides, type.strides)) ||
-      Reinterprets(*tensor.view)) {
+  if (!tensor.is_strided() ||
+      (as_declared && !SameLayout(exprs(), type.sizes, tensor.view->strides, type.strides)) ||
+      out_.Reinterprets(*tensor.view)) {
     tensor.view = CopyTo(tensor, as_declared ? type.strides : ContiguousStrides(exprs(), type.sizes));
     tensor.body = nullptr;
   }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/index_reach.h"
 #include "compiler/lower/live_ops.h"
+#include "compiler/lower/strides.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -359,8 +360,8 @@ LoopOpId LoweringContext::Load(LoopRecorder& ops, const LoweredTensor& tensor, I
   if (tensor.is_strided()) {
     const BufferView& view = *tensor.view;
     const v1::DType stored = out_.buffers[view.buffer].dtype;
-    if (stored == view.dtype) return ops.Load(view.buffer, stored, FlatIndex(view, index));
-    return ops.Bitcast(ops.Load(view.buffer, stored, FlatIndex(view, index)), view.dtype);
+    if (stored == view.dtype) return ops.Load(view.buffer, stored, FlatIndex(exprs(), view, index));
+    return ops.Bitcast(ops.Load(view.buffer, stored, FlatIndex(exprs(), view, index)), view.dtype);
   }
   const VirtualBody& body = *tensor.body;
   // Dimensions of size 1 have no variable; their index is 0.
@@ -440,7 +441,7 @@ v1::DType LoweringContext::Promote(absl::Span<const Argument* const> arguments) 
 
 BufferId LoweringContext::SeedBuffer() {
   if (seed_buffer_ >= 0) return static_cast<BufferId>(seed_buffer_);
-  const BufferId buffer = NewBuffer(v1::I64, v1::CPU, {one_}, {one_});
+  const BufferId buffer = out_.AddBuffer(v1::I64, v1::CPU, {one_}, {one_});
   LoopGraphNode node;
   node.kind = LoopGraphNode::Kind::kSeeds;
   node.seeds.buffer = buffer;

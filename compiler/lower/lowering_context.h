@@ -84,8 +84,6 @@ class LoweringContext {
   void SetOwnMemory(const GraphNode& node, LoweredTensor tensor);
   // Several results of the graph that the caller sees share the memory that the value lies in.
   bool IsShared(ValueId id) const { return shared_[owners_[id]]; }
-  // The buffer's elements are of another dtype: loops see through that, tensors of the host don't.
-  bool Reinterprets(const BufferView& view) const { return out_.buffers[view.buffer].dtype != view.dtype; }
   // All consumers of the value are loops (no library call, no output).
   bool UsedByLoopsOnly(ValueId id) const { return !memory_uses_[id]; }
 
@@ -118,8 +116,6 @@ class LoweringContext {
   void EmitStores(const BufferView& target, PointFn fn);
 
   // ---- memory
-  BufferId NewBuffer(v1::DType dtype, v1::DeviceType device, const std::vector<ExprId>& sizes,
-                     const std::vector<ExprId>& strides);
   enum class Layout { kPreferred, kContiguous };
   // Gives the tensor a buffer unless it has one.
   const BufferView& Realise(LoweredTensor& tensor, Layout layout = Layout::kPreferred);
@@ -131,7 +127,6 @@ class LoweringContext {
   // A copy in a buffer of its own with exactly these strides (zero strides allowed). Fails where others
   // are known to put two elements in one place.
   BufferView CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides);
-  bool OverlapsItself(const BufferView& view);  // as far as that is known; zero strides do not count
   // What as_strided sees of the memory that `self` lies in, which has to lie as traced.
   absl::StatusOr<BufferView> StorageWindow(const GraphNode& node, const LoweredTensor& self);
   // The whole of a buffer whose place in the traced storage is known, in memory of its own.
@@ -139,11 +134,6 @@ class LoweringContext {
   // The tensor in memory with exactly these strides, which leave no gap: its own memory if it lies so, or a
   // copy.
   BufferView InLayout(LoweredTensor& tensor, const std::vector<ExprId>& strides);
-  // The same strides but along dimensions of size 1, where they do not matter.
-  bool SameLayout(const std::vector<ExprId>& sizes, const std::vector<ExprId>& a,
-                  const std::vector<ExprId>& b);
-  bool IsDense(const std::vector<ExprId>& sizes, const std::vector<ExprId>& strides);
-  ExprId FlatIndex(const BufferView& view, Index index);
   // Fails when two sizes that must agree are known to differ; a guard where that is not known.
   void CheckSize(ExprId have, ExprId want);
   void CheckSizes(const std::vector<ExprId>& have, const std::vector<ExprId>& want);
@@ -151,7 +141,6 @@ class LoweringContext {
   // Declared sizes make the loops: fails in `ops` where an index is known to leave its dimension, and
   // guards where that is not known. An index that an open mask compares is the operator's own affair.
   void CheckIndex(LoopRecorder& ops, Index index, const std::vector<ExprId>& sizes);
-  ExprId Numel(const std::vector<ExprId>& sizes) { return out_.exprs.Product(sizes); }
   bool ReadsBuffer(const LoweredTensor& tensor, BufferId buffer) const;
 
   // ---- views
@@ -168,8 +157,6 @@ class LoweringContext {
   };
   LoweredTensor Affine(const LoweredTensor& base, const TensorType& type, const AffineMap& map);
   LoweredTensor Reshape(ValueId base, const TensorType& type);
-  // The whole buffer window as a tensor of `type` (contiguous realisation if it has none).
-  LoweredTensor WithView(const TensorType& type, BufferView view);
 
   // ---- library calls
   // How a tensor argument has to be passed.
@@ -202,9 +189,6 @@ class LoweringContext {
   LoweredTensor FinishVirtual(const TensorType& type, LoopRecorder& ops, LoopOpId result,
                               std::vector<ExprId> vars);
   void EmitLoops(LoopRecorder& ops, std::vector<LoopVar> outer, std::vector<LoopVar> inner, bool ordered);
-  LoweredTensor StridedResult(const TensorType& type, BufferId buffer);
-  bool ReshapeStrided(const BufferView& base, const TensorType& type, BufferView* view);
-  std::vector<ExprId> BufferStrides(const TensorType& type, Layout layout);
   bool HasDivision(ExprId expr);
   bool IsOne(ExprId size) { return size == one_; }
   struct Split;
@@ -223,7 +207,6 @@ class LoweringContext {
   void PinResults(const GraphNode& node);
   // A library call's result lies in its argument's memory.
   void ShareStorage(const GraphNode& node, const BufferView& argument, BufferId made);
-  BufferId StorageOf(BufferId buffer) const;  // the buffer that it shares memory with in the end
   absl::Status BindInputs();
   absl::Status BindOutputs();
   BufferView OutputView(const GraphOutput& output);

@@ -1,121 +1,17 @@
 // Memory: buffers, layouts, and the loops that fill them. Methods of LoweringContext.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/dtype_range.h"
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/lower/live_ops.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/strides.h"
 #include "compiler/support/divisor.h"
 #include "compiler/target/cost_model.h"
 
 namespace kiln {
-namespace {
-
-// The dimensions other than size 1 from innermost outwards, when the strides are those of a dense
-// tensor in some order of its dimensions.
-bool DenseOrder(ExprPool& exprs, const std::vector<ExprId>& sizes, const std::vector<ExprId>& strides,
-                std::vector<size_t>* order) {
-  if (sizes.size() != strides.size()) return false;
-  const ExprId one = exprs.Const(1);
-  std::vector<bool> used(sizes.size(), false);
-  size_t left = 0;
-  for (size_t dim = 0; dim < sizes.size(); ++dim) {
-    used[dim] = sizes[dim] == one;
-    left += !used[dim];
-  }
-  ExprId expected = one;
-  for (; left > 0; --left) {
-    size_t found = sizes.size();
-    for (size_t dim = sizes.size(); dim-- > 0 && found == sizes.size();) {
-      if (!used[dim] && strides[dim] == expected) found = dim;
-    }
-    if (found == sizes.size()) return false;
-    used[found] = true;
-    order->push_back(found);
-    expected = exprs.Mul(expected, sizes[found]);
-  }
-  return true;
-}
-
-// Two elements are known to share a place: steps along two dimensions meet. Zero strides do not count.
-bool KnownOverlap(ExprPool& exprs, const std::vector<ExprId>& sizes, const std::vector<ExprId>& strides) {
-  for (ExprId size : sizes) {
-    if (exprs.AsConst(size) == 0) return false;
-  }
-  for (size_t a = 0; a < sizes.size(); ++a) {
-    for (size_t b = 0; b < a; ++b) {
-      const auto size_a = exprs.AsConst(sizes[a]), size_b = exprs.AsConst(sizes[b]);
-      const auto step_a = exprs.AsConst(strides[a]), step_b = exprs.AsConst(strides[b]);
-      if (!size_a || !size_b || !step_a || !step_b || *step_a <= 0 || *step_b <= 0) continue;
-      const int64_t common = std::gcd(*step_a, *step_b);
-      if (*step_b / common < *size_a && *step_a / common < *size_b) return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
-
-bool LoweringContext::IsDense(const std::vector<ExprId>& sizes, const std::vector<ExprId>& strides) {
-  for (ExprId size : sizes) {
-    if (size == Const(0)) return sizes.size() == strides.size();
-  }
-  std::vector<size_t> order;
-  return DenseOrder(exprs(), sizes, strides, &order);
-}
-
-bool LoweringContext::SameLayout(const std::vector<ExprId>& sizes, const std::vector<ExprId>& a,
-                                 const std::vector<ExprId>& b) {
-  if (a.size() != sizes.size() || b.size() != sizes.size()) return false;
-  for (size_t dim = 0; dim < sizes.size(); ++dim) {
-    if (a[dim] != b[dim] && !IsOne(sizes[dim])) return false;
-  }
-  return true;
-}
-
-BufferId LoweringContext::NewBuffer(v1::DType dtype, v1::DeviceType device, const std::vector<ExprId>& sizes,
-                                    const std::vector<ExprId>& strides) {
-  LoopBuffer buffer;
-  buffer.dtype = dtype;
-  buffer.device = device;
-  buffer.sizes = sizes;
-  buffer.strides = strides;
-  if (IsDense(sizes, strides)) {
-    buffer.span = Numel(sizes);
-  } else {
-    ExprId span = one_;
-    bool may_be_empty = false, empty = false;
-    for (size_t dim = 0; dim < sizes.size(); ++dim) {
-      span = exprs().Add(span, exprs().Mul(exprs().Sub(sizes[dim], one_), strides[dim]));
-      may_be_empty = may_be_empty || exprs().Range(sizes[dim]).min <= 0;
-      empty = empty || sizes[dim] == Const(0);
-    }
-    buffer.span = empty ? Const(0) : may_be_empty ? exprs().Max(span, Const(0)) : span;
-  }
-  out_.buffers.push_back(std::move(buffer));
-  return static_cast<BufferId>(out_.buffers.size() - 1);
-}
-
-ExprId LoweringContext::FlatIndex(const BufferView& view, Index index) {
-  absl::InlinedVector<ExprId, 6> terms = {view.offset};
-  for (size_t dim = 0; dim < index.size() && dim < view.strides.size(); ++dim) {
-    terms.push_back(exprs().Mul(index[dim], view.strides[dim]));
-  }
-  return exprs().Sum(terms);
-}
-
-std::vector<ExprId> LoweringContext::BufferStrides(const TensorType& type, Layout layout) {
-  if (layout == Layout::kPreferred && IsDense(type.sizes, type.strides)) return type.strides;
-  return ContiguousStrides(exprs(), type.sizes);
-}
-
-LoweredTensor LoweringContext::StridedResult(const TensorType& type, BufferId buffer) {
-  return WithView(type, BufferView{buffer, type.dtype, type.sizes, out_.buffers[buffer].strides, Const(0)});
-}
-
 void LoweringContext::SortByStride(const std::vector<ExprId>& strides, const std::vector<ExprId>& index,
                                    std::vector<LoopVar>& loops) {
   std::vector<ExprId> sizes;
@@ -124,10 +20,10 @@ void LoweringContext::SortByStride(const std::vector<ExprId>& strides, const std
         std::find_if(loops.begin(), loops.end(), [&](const LoopVar& var) { return var.leaf == index[dim]; });
     sizes.push_back(loop == loops.end() ? one_ : loop->extent);
   }
-  std::vector<size_t> order;
-  if (!DenseOrder(exprs(), sizes, strides, &order)) return;
+  const auto order = DenseOrder(exprs(), sizes, strides);
+  if (!order) return;
   std::vector<LoopVar> sorted;
-  for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
+  for (auto dim = order->rbegin(); dim != order->rend(); ++dim) {
     for (const LoopVar& var : loops) {
       if (var.leaf == index[*dim]) sorted.push_back(var);
     }
@@ -159,7 +55,7 @@ void LoweringContext::EmitStores(const BufferView& target, PointFn fn) {
   LoopRecorder ops(exprs());
   ops.AddOrigin(node_index_);
   const LoopOpId value = fn(ops, domain.index);
-  ops.Store(target.buffer, target.dtype, FlatIndex(target, domain.index), value);
+  ops.Store(target.buffer, target.dtype, FlatIndex(exprs(), target, domain.index), value);
   EmitLoops(ops, std::move(domain.loops), {}, false);
 }
 
@@ -178,8 +74,10 @@ void LoweringContext::EmitOrdered(const std::vector<ExprId>& outer_sizes,
 const BufferView& LoweringContext::Realise(LoweredTensor& tensor, Layout layout) {
   if (tensor.is_strided()) return *tensor.view;
   const TensorType type{tensor.dtype, tensor.device, tensor.sizes, tensor.strides, 0};
-  const BufferId buffer = NewBuffer(type.dtype, type.device, type.sizes, BufferStrides(type, layout));
-  const BufferView view{buffer, type.dtype, type.sizes, out_.buffers[buffer].strides, Const(0)};
+  const BufferView view =
+      out_.Whole(out_.AddBuffer(type.dtype, type.device, type.sizes,
+                                layout == Layout::kPreferred ? PreferredStrides(exprs(), type)
+                                                             : ContiguousStrides(exprs(), type.sizes)));
   EmitStores(view, [&](LoopRecorder& ops, Index index) { return Load(ops, tensor, index); });
   tensor.view = view;
   tensor.body = nullptr;
@@ -196,31 +94,27 @@ void LoweringContext::MaterializeIfExpensive(ValueId id) {
   if (cost::PaysStoringBeforeLoop({body.ops.size(), body.loads, body.heavy})) Realise(values_[id]);
 }
 
-bool LoweringContext::OverlapsItself(const BufferView& view) {
-  return KnownOverlap(exprs(), view.sizes, view.strides);
-}
-
 BufferView LoweringContext::CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides) {
   // Zero strides share an element: store it once.
   BufferView stored{0, tensor.dtype, tensor.sizes, strides, Const(0)};
   for (size_t dim = 0; dim < strides.size(); ++dim) {
     if (strides[dim] == Const(0)) stored.sizes[dim] = one_;
   }
-  if (KnownOverlap(exprs(), stored.sizes, strides)) {
+  if (OverlapsItself(exprs(), stored.sizes, strides)) {
     Invalid("the declared strides put two elements in one place");
   }
-  stored.buffer = NewBuffer(tensor.dtype, tensor.device, stored.sizes, strides);
+  stored.buffer = out_.AddBuffer(tensor.dtype, tensor.device, stored.sizes, strides);
   EmitStores(stored, [&](LoopRecorder& ops, Index index) { return Load(ops, tensor, index); });
   stored.sizes = tensor.sizes;
   return stored;
 }
 
 bool LoweringContext::ReadsBuffer(const LoweredTensor& tensor, BufferId buffer) const {
-  const BufferId storage = StorageOf(buffer);
-  if (tensor.is_strided()) return StorageOf(tensor.view->buffer) == storage;
+  const BufferId storage = out_.StorageOf(buffer);
+  if (tensor.is_strided()) return out_.StorageOf(tensor.view->buffer) == storage;
   if (tensor.body == nullptr) return false;
   for (const LoopOpData& op : tensor.body->ops) {
-    if (op.op == LoopOpcode::kLoad && StorageOf(op.buffer) == storage) return true;
+    if (op.op == LoopOpcode::kLoad && out_.StorageOf(op.buffer) == storage) return true;
   }
   return false;
 }
@@ -253,9 +147,9 @@ void LoweringContext::CutEvenly(ExprId size, int64_t most, Split* split) {
 bool LoweringContext::PlanSplit(const TensorType& type, const Reduction& reduction, Split* split) {
   constexpr int64_t kFewResults = 16, kLargeDomain = 32768, kChunk = 8192;
   if (!reduction.may_split) return false;
-  const auto results = exprs().AsConst(Numel(type.sizes));
+  const auto results = exprs().AsConst(exprs().Product(type.sizes));
   if (!results.has_value() || *results > kFewResults) return false;
-  if (exprs().Range(Numel(reduction.inner_sizes)).max <= kLargeDomain) return false;
+  if (exprs().Range(exprs().Product(reduction.inner_sizes)).max <= kLargeDomain) return false;
   int64_t inner = 1;
   for (size_t dim = reduction.inner_sizes.size(); dim-- > 0;) {
     const auto size = exprs().AsConst(reduction.inner_sizes[dim]);
@@ -302,14 +196,14 @@ LoweredTensor LoweringContext::ReduceOnce(const TensorType& type, const Reductio
   }
   Domain outer = NewDomain(type.sizes);
   const BufferId buffer =
-      NewBuffer(type.dtype, type.device, type.sizes, BufferStrides(type, Layout::kPreferred));
-  LoweredTensor result = StridedResult(type, buffer);
+      out_.AddBuffer(type.dtype, type.device, type.sizes, PreferredStrides(exprs(), type));
+  LoweredTensor result = WithView(type, out_.Whole(buffer));
   SortByStride(result.view->strides, outer.index, outer.loops);
   LoopRecorder ops(exprs());
   ops.AddOrigin(node_index_);
   const LoopOpId element = ops.Cast(value(ops, outer.index, inner.index), reduction.compute);
   const LoopOpId reduced = finish(ops, ops.Reduce(reduction.kind, element));
-  ops.Store(buffer, type.dtype, FlatIndex(*result.view, outer.index), reduced);
+  ops.Store(buffer, type.dtype, FlatIndex(exprs(), *result.view, outer.index), reduced);
   EmitLoops(ops, std::move(outer.loops), std::move(inner.loops), false);
   return result;
 }

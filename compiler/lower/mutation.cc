@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/strides.h"
 
 namespace kiln {
 namespace {
@@ -38,7 +39,7 @@ bool ReadsInPlace(const LoweredTensor& value, const BufferView& view, LoweringCo
   if (value.is_strided()) return value.view->buffer != view.buffer;
   std::vector<ExprId> index;
   for (ExprId var : value.body->vars) index.push_back(var == 0 ? context.Const(0) : var);
-  const ExprId stored = context.FlatIndex(view, index);
+  const ExprId stored = FlatIndex(context.exprs(), view, index);
   for (const LoopOpData& op : value.body->ops) {
     if (op.op == LoopOpcode::kLoad && op.buffer == view.buffer && op.index != stored) return false;
   }

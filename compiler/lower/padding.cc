@@ -8,6 +8,7 @@
 
 #include "absl/types/span.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/strides.h"
 #include "compiler/target/device.h"
 
 namespace kiln {
@@ -48,14 +49,11 @@ absl::Status StorePadded(LoweringContext& context, const GraphNode& node) {
   const TensorType& type = context.ResultType(node);
   const Argument* value = node.Find("value");
   // An image channels-last stays one: the loops on both sides of it are.
-  const bool as_declared = type.strides.size() == type.rank() && context.IsDense(type.sizes, type.strides);
-  BufferView whole{0, type.dtype, type.sizes,
-                   as_declared ? type.strides : ContiguousStrides(context.exprs(), type.sizes),
-                   context.Const(0)};
+  BufferView whole{0, type.dtype, type.sizes, PreferredStrides(context.exprs(), type), context.Const(0)};
   if (FillsWithZeros(context.graph(), node) && context.HasRoom(self, whole)) {
     whole.buffer = self.view->buffer;
   } else {
-    whole.buffer = context.NewBuffer(type.dtype, type.device, whole.sizes, whole.strides);
+    whole.buffer = context.out().AddBuffer(type.dtype, type.device, whole.sizes, whole.strides);
     BufferView inside = whole;
     inside.sizes = self.sizes;
     context.EmitStores(inside,
@@ -72,7 +70,7 @@ absl::Status StorePadded(LoweringContext& context, const GraphNode& node) {
                               : context.Operand(ops, *value, index, behind.sizes, type.dtype);
     });
   }
-  context.SetResult(node, context.WithView(type, whole));
+  context.SetResult(node, WithView(type, whole));
   return context.status();
 }
 
@@ -145,7 +143,8 @@ void LoweringContext::RealiseWithRoom(ValueId id) {
   if (tensor.is_strided() || tensor.sizes.empty()) return;
   std::vector<ExprId> sizes = tensor.sizes;
   sizes.back() = Const(row_room_[id]);
-  const BufferId buffer = NewBuffer(tensor.dtype, tensor.device, sizes, ContiguousStrides(exprs(), sizes));
+  const BufferId buffer =
+      out_.AddBuffer(tensor.dtype, tensor.device, sizes, ContiguousStrides(exprs(), sizes));
   const BufferView view{buffer, tensor.dtype, tensor.sizes, out_.buffers[buffer].strides, Const(0)};
   EmitStores(view, [&](LoopRecorder& ops, Index index) { return Load(ops, tensor, index); });
   tensor.view = view;
@@ -156,7 +155,7 @@ void LoweringContext::RealiseWithRoom(ValueId id) {
 bool LoweringContext::HasRoom(const LoweredTensor& tensor, const BufferView& whole) {
   return tensor.is_strided() && row_padded_.contains(tensor.view->buffer) && tensor.dtype == whole.dtype &&
          tensor.view->strides == whole.strides && tensor.view->offset == whole.offset &&
-         out_.buffers[tensor.view->buffer].span == Numel(whole.sizes);
+         out_.buffers[tensor.view->buffer].span == exprs().Product(whole.sizes);
 }
 
 void RegisterPadding(LoweringTable& table) { table[Op::kConstantPadNd] = LowerPad; }

@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/strides.h"
 
 namespace kiln {
 namespace {
@@ -82,7 +83,7 @@ LoopOpId CountAs(LoweringContext& context, LoopRecorder& ops, const LoweredTenso
                  const std::vector<size_t>& dims, v1::DType dtype) {
   std::vector<ExprId> sizes;
   for (size_t dim : dims) sizes.push_back(self.sizes[dim]);
-  return ops.Cast(ops.IndexExpr(context.Numel(sizes)), dtype);
+  return ops.Cast(ops.IndexExpr(context.exprs().Product(sizes)), dtype);
 }
 
 absl::Status LowerMean(LoweringContext& context, const GraphNode& node) {
@@ -208,18 +209,17 @@ absl::Status LowerScan(LoweringContext& context, const GraphNode& node) {
   const size_t dim = context.Dim(node, "dim", self.rank(), 0);
   std::vector<ExprId> outer_sizes = type.sizes;
   outer_sizes.erase(outer_sizes.begin() + dim);
-  const bool dense = context.IsDense(type.sizes, type.strides);
-  const std::vector<ExprId> strides = dense ? type.strides : ContiguousStrides(context.exprs(), type.sizes);
-  const BufferId buffer = context.NewBuffer(type.dtype, type.device, type.sizes, strides);
+  const std::vector<ExprId> strides = PreferredStrides(context.exprs(), type);
+  const BufferId buffer = context.out().AddBuffer(type.dtype, type.device, type.sizes, strides);
   const BufferView view{buffer, type.dtype, type.sizes, strides, context.Const(0)};
   context.EmitOrdered(outer_sizes, {type.sizes[dim]}, [&](LoopRecorder& ops, Index outer, Index inner) {
     std::vector<ExprId> index(outer.begin(), outer.end());
     index.insert(index.begin() + dim, inner[0]);
     const LoopOpId x = ops.Cast(context.Load(ops, self, index), compute);
     const bool single = type.sizes[dim] == context.Const(1);
-    ops.Store(buffer, type.dtype, context.FlatIndex(view, index), single ? x : ops.Scan(kind, x));
+    ops.Store(buffer, type.dtype, FlatIndex(context.exprs(), view, index), single ? x : ops.Scan(kind, x));
   });
-  context.SetResult(node, context.WithView(type, view));
+  context.SetResult(node, WithView(type, view));
   return context.status();
 }
 

@@ -2,10 +2,9 @@
 // values with a pinned layout, and those that several results share, lie as declared as soon as they are
 // computed, so that views of them are windows on one buffer. Methods of LoweringContext, and
 // as_strided_scatter.
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/strides.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/pinned_layouts.h"
 #include "compiler/support/status_macros.h"
@@ -25,9 +24,9 @@ void LoweringContext::PinResults(const GraphNode& node) {
     LoweredTensor& tensor = values_[result];
     const TensorType& type = graph_.type(result);
     if (type.strides.size() != type.rank()) continue;
-    if (!tensor.is_strided() && IsDense(type.sizes, type.strides)) Realise(tensor);
-    const bool as_declared = tensor.is_strided() && !Reinterprets(*tensor.view) &&
-                             SameLayout(type.sizes, tensor.view->strides, type.strides);
+    if (!tensor.is_strided() && IsDense(exprs(), type.sizes, type.strides)) Realise(tensor);
+    const bool as_declared = tensor.is_strided() && !out_.Reinterprets(*tensor.view) &&
+                             SameLayout(exprs(), type.sizes, tensor.view->strides, type.strides);
     if (!as_declared || (tensor.view->offset != Const(0) && !starts_.contains(tensor.view->buffer))) {
       tensor.view = CopyTo(tensor, type.strides);
       tensor.body = nullptr;
@@ -50,7 +49,7 @@ absl::StatusOr<BufferView> LoweringContext::StorageWindow(const GraphNode& node,
   if (window.sizes.size() != window.strides.size()) {
     return absl::InvalidArgumentError("as_strided with sizes and strides of different ranks");
   }
-  if (std::find(window.sizes.begin(), window.sizes.end(), Const(0)) != window.sizes.end()) return window;
+  if (IsEmpty(exprs(), window.sizes)) return window;
   // Everything it reaches must lie in the buffer.
   ExprId last = window.offset;
   for (size_t dim = 0; dim < window.sizes.size(); ++dim) {
@@ -74,11 +73,6 @@ void LoweringContext::ShareStorage(const GraphNode& node, const BufferView& argu
   starts_[made] = exprs().FloorDiv(bytes, Const(ByteSize(out_.buffers[made].dtype)));
 }
 
-BufferId LoweringContext::StorageOf(BufferId buffer) const {
-  while (out_.buffers[buffer].shares >= 0) buffer = static_cast<BufferId>(out_.buffers[buffer].shares);
-  return buffer;
-}
-
 BufferView LoweringContext::CopyStorage(BufferId buffer) {
   const LoopBuffer from = out_.buffers[buffer];
   const BufferView all{buffer, from.dtype, {from.span}, {one_}, Const(0)};
@@ -96,7 +90,7 @@ absl::Status LowerAsStridedScatter(LoweringContext& context, const GraphNode& no
   const LoweredTensor self = context.Tensor(node, "self"), source = context.Tensor(node, "src");
   const TensorType& type = context.ResultType(node);
   KILN_RETURN_IF_ERROR(context.status());
-  if (self.is_strided() && context.Reinterprets(*self.view)) {
+  if (self.is_strided() && context.out().Reinterprets(*self.view)) {
     return absl::UnimplementedError("unsupported: as_strided_scatter into memory of another dtype");
   }
   KILN_ASSIGN_OR_RETURN(BufferView window, context.StorageWindow(node, self));
@@ -105,13 +99,13 @@ absl::Status LowerAsStridedScatter(LoweringContext& context, const GraphNode& no
   KILN_RETURN_IF_ERROR(context.status());
   BufferView result = *self.view;
   window.buffer = result.buffer = context.CopyStorage(result.buffer).buffer;
-  if (context.OverlapsItself(window)) {
+  if (OverlapsItself(context.exprs(), window.sizes, window.strides)) {
     return absl::InvalidArgumentError("as_strided_scatter: some elements refer to one place in memory");
   }
   context.EmitStores(window, [&](LoopRecorder& ops, Index index) {
     return ops.Cast(context.Load(ops, source, index), ComputeType(window.dtype));
   });
-  context.SetResult(node, context.WithView(type, std::move(result)));
+  context.SetResult(node, WithView(type, std::move(result)));
   return context.status();
 }
 

@@ -189,7 +189,7 @@ absl::Status LowerAsStrided(LoweringContext& context, const GraphNode& node) {
   KILN_RETURN_IF_ERROR(context.status());
   KILN_ASSIGN_OR_RETURN(BufferView window, context.StorageWindow(node, self));
   context.CheckSizes(window.sizes, type.sizes);
-  context.SetResult(node, context.WithView(type, std::move(window)));
+  context.SetResult(node, WithView(type, std::move(window)));
   return context.status();
 }
 
@@ -230,7 +230,7 @@ absl::Status LowerViewDtype(LoweringContext& context, const GraphNode& node) {
     return context.Call(node, "no lowering", false);
   }
   view.dtype = type.dtype;
-  context.SetResult(node, context.WithView(type, std::move(view)));
+  context.SetResult(node, WithView(type, std::move(view)));
   return context.status();
 }
 
