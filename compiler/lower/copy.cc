@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/node_arguments.h"
 #include "compiler/lower/slicing.h"
 #include "compiler/lower/strides.h"
 
@@ -11,7 +12,8 @@ namespace {
 
 // A value of its own: it shares no memory with the argument.
 absl::Status LowerClone(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
@@ -71,16 +73,17 @@ LoopOpId ChoosePiece(LoweringContext& context, LoopRecorder& ops, const std::vec
 }
 
 absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
+  const NodeArguments args(context, node);
   constexpr size_t kChosenPieces = 4;
   const bool stacked = node.target == Op::kStack;
   const TensorType& type = context.ResultType(node);
-  const size_t dim = context.Dim(node, "dim", type.rank(), 0);
+  const size_t dim = args.Dim("dim", type.rank(), 0);
   if (!context.status().ok()) return context.status();
   if (type.rank() == 0) return absl::InvalidArgumentError("cat of scalars");
   std::vector<Piece> pieces;
   ExprId begin = context.Const(0);
   bool heavy = false;
-  for (ValueId id : context.TensorList(node, "tensors")) {
+  for (ValueId id : args.TensorList("tensors")) {
     if (!context.IsDefined(id)) return absl::InvalidArgumentError("cat of an undefined tensor");
     const LoweredTensor& tensor = context.value(id);
     // cat skips one-dimensional empty tensors whatever the others' rank.
@@ -125,10 +128,11 @@ absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
 // ---- flip, roll, repeat
 
 absl::Status LowerFlip(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
   std::vector<bool> flipped(self.rank(), false);
-  for (int64_t dim : context.IntList(node, "dims")) {
-    if (self.rank() > 0) flipped[context.WrapDim(dim, self.rank())] = true;
+  for (int64_t dim : args.IntList("dims")) {
+    if (self.rank() > 0) flipped[args.WrapDim(dim, self.rank())] = true;
   }
   if (!context.status().ok()) return context.status();
   context.SetResult(node, context.MapIndex(self, context.ResultType(node), [&](Index index) {
@@ -144,16 +148,17 @@ absl::Status LowerFlip(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerRoll(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const std::vector<ExprId> shifts = context.ExprList(node, "shifts");
-  std::vector<int64_t> dims = context.IntList(node, "dims");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const std::vector<ExprId> shifts = args.ExprList("shifts");
+  std::vector<int64_t> dims = args.IntList("dims");
   if (!context.status().ok()) return context.status();
   if (dims.empty() && self.rank() > 1) return context.Call(node, "no lowering", false);
   if (dims.empty()) dims.push_back(0);
   if (dims.size() != shifts.size()) return absl::InvalidArgumentError("shifts and dims differ in length");
   std::vector<ExprId> shift(self.rank(), context.Const(0));
   for (size_t i = 0; i < dims.size() && self.rank() > 0; ++i) {
-    ExprId& sum = shift[context.WrapDim(dims[i], self.rank())];
+    ExprId& sum = shift[args.WrapDim(dims[i], self.rank())];
     sum = context.exprs().Add(sum, shifts[i]);
   }
   context.SetResult(node, context.MapIndex(self, context.ResultType(node), [&](Index index) {
@@ -169,8 +174,9 @@ absl::Status LowerRoll(LoweringContext& context, const GraphNode& node) {
 
 // Stored through a window with two dimensions for each repeated one, so that no index divides.
 absl::Status LowerRepeat(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const std::vector<ExprId> repeats = context.ExprList(node, "repeats");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const std::vector<ExprId> repeats = args.ExprList("repeats");
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (repeats.size() != type.rank() || self.rank() > type.rank()) {
@@ -199,8 +205,9 @@ absl::Status LowerRepeat(LoweringContext& context, const GraphNode& node) {
 
 // Channels [groups, width] become [width, groups]: stored through a window with both.
 absl::Status LowerChannelShuffle(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const int64_t groups = context.Int(node, "groups", 1);
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const int64_t groups = args.Int("groups", 1);
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (self.rank() < 3 || type.rank() != self.rank() || groups <= 0 ||
@@ -228,17 +235,18 @@ absl::Status LowerChannelShuffle(LoweringContext& context, const GraphNode& node
 // ---- one tensor with a part replaced
 
 absl::Status LowerSliceScatter(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const LoweredTensor source = context.Tensor(node, "src");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const LoweredTensor source = args.Tensor("src");
   const TensorType& type = context.ResultType(node);
-  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
-  const int64_t step = context.Int(node, "step", 1);
+  const size_t dim = args.Dim("dim", self.rank(), 0);
+  const int64_t step = args.Int("step", 1);
   if (!context.status().ok()) return context.status();
   if (self.rank() == 0 || source.rank() != self.rank() || type.rank() != self.rank() || step <= 0) {
     return absl::InvalidArgumentError("the slice does not fit");
   }
   ExprPool& exprs = context.exprs();
-  const ExprId start = ClampedIndex(exprs, context.Expr(node, "start", context.Const(0)), self.sizes[dim]);
+  const ExprId start = ClampedIndex(exprs, args.Expr("start", context.Const(0)), self.sizes[dim]);
   const ExprId end = exprs.Add(start, exprs.Mul(source.sizes[dim], context.Const(step)));
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const ExprId distance = exprs.Sub(index[dim], start);
@@ -256,16 +264,16 @@ absl::Status LowerSliceScatter(LoweringContext& context, const GraphNode& node) 
 }
 
 absl::Status LowerSelectScatter(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const LoweredTensor source = context.Tensor(node, "src");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const LoweredTensor source = args.Tensor("src");
   const TensorType& type = context.ResultType(node);
-  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
+  const size_t dim = args.Dim("dim", self.rank(), 0);
   if (!context.status().ok()) return context.status();
   if (self.rank() == 0 || source.rank() + 1 != self.rank() || type.rank() != self.rank()) {
     return absl::InvalidArgumentError("the slice does not fit");
   }
-  const ExprId at =
-      WrappedIndex(context.exprs(), context.Expr(node, "index", context.Const(0)), self.sizes[dim]);
+  const ExprId at = WrappedIndex(context.exprs(), args.Expr("index", context.Const(0)), self.sizes[dim]);
   ExprPool& exprs = context.exprs();
   if (!context.Require(exprs.Le(context.Const(0), at)) || !context.Require(exprs.Lt(at, self.sizes[dim])))
     return absl::InvalidArgumentError("the selected index is out of range");
@@ -280,9 +288,10 @@ absl::Status LowerSelectScatter(LoweringContext& context, const GraphNode& node)
 
 // The triangle on and below (above) the diagonal, zero elsewhere.
 absl::Status LowerTriangle(LoweringContext& context, const GraphNode& node) {
+  const NodeArguments args(context, node);
   const bool lower = node.target == Op::kTril;
-  const LoweredTensor self = context.Tensor(node, "self");
-  const ExprId diagonal = context.Expr(node, "diagonal", context.Const(0));
+  const LoweredTensor self = args.Tensor("self");
+  const ExprId diagonal = args.Expr("diagonal", context.Const(0));
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (type.rank() < 2 || type.rank() != self.rank())

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/node_arguments.h"
 #include "compiler/lower/strides.h"
 #include "compiler/target/device.h"
 
@@ -25,8 +26,9 @@ ExprId Position(LoweringContext& context, LoopRecorder& ops, const LoweredTensor
 }
 
 absl::Status LowerEmbedding(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor weight = context.Tensor(node, "weight");
-  const LoweredTensor indices = context.Tensor(node, "indices");
+  const NodeArguments args(context, node);
+  const LoweredTensor weight = args.Tensor("weight");
+  const LoweredTensor indices = args.Tensor("indices");
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (weight.rank() != 2 || type.rank() != indices.rank() + 1 || !IsIndex(context, indices)) {
@@ -41,9 +43,10 @@ absl::Status LowerEmbedding(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerGather(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const LoweredTensor indices = context.Tensor(node, "index");
-  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const LoweredTensor indices = args.Tensor("index");
+  const size_t dim = args.Dim("dim", self.rank(), 0);
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (!IsIndex(context, indices)) return absl::InvalidArgumentError("gather needs integer indices");
@@ -59,9 +62,10 @@ absl::Status LowerGather(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerIndexSelect(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const LoweredTensor indices = context.Tensor(node, "index");
-  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const LoweredTensor indices = args.Tensor("index");
+  const size_t dim = args.Dim("dim", self.rank(), 0);
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (!IsIndex(context, indices)) return absl::InvalidArgumentError("index_select needs integer indices");
@@ -91,7 +95,8 @@ enum class AdvancedKind { kIntegers, kMask, kUnsupported };
 // Reads `indices`. The shape of several index tensors is their broadcast.
 AdvancedKind ReadAdvanced(LoweringContext& context, const GraphNode& node, const LoweredTensor& self,
                           Advanced* out) {
-  out->by_dim = context.TensorList(node, "indices");
+  const NodeArguments args(context, node);
+  out->by_dim = args.TensorList("indices");
   if (out->by_dim.size() > self.rank()) {
     context.Invalid("more indices than dimensions");
     return AdvancedKind::kUnsupported;
@@ -144,7 +149,8 @@ std::vector<ExprId> AdvancedIndex(LoweringContext& context, LoopRecorder& ops, c
 }
 
 absl::Status LowerIndex(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
   Advanced advanced;
   const AdvancedKind kind = ReadAdvanced(context, node, self, &advanced);
   const TensorType& type = context.ResultType(node);
@@ -244,14 +250,15 @@ class Scatter {
 // index_put with one mask over the leading dimensions and one value: a choice at each point.
 absl::Status LowerMaskedPut(LoweringContext& context, const GraphNode& node, const LoweredTensor& self,
                             const Advanced& advanced) {
-  const LoweredTensor values = context.Tensor(node, "values");
+  const NodeArguments args(context, node);
+  const LoweredTensor values = args.Tensor("values");
   const TensorType& type = context.ResultType(node);
   const ValueId mask_id = advanced.by_dim.empty() ? kNoValue : advanced.by_dim[0];
   size_t masks = 0;
   for (ValueId id : advanced.by_dim) masks += id != kNoValue;
   if (!context.status().ok()) return context.status();
   const bool one_value = context.exprs().Product(values.sizes) == context.Const(1);
-  if (masks != 1 || !context.IsDefined(mask_id) || !one_value || context.Bool(node, "accumulate", false) ||
+  if (masks != 1 || !context.IsDefined(mask_id) || !one_value || args.Bool("accumulate", false) ||
       context.value(mask_id).rank() > self.rank()) {
     return context.Call(node, "closed list: nonzero", false);
   }
@@ -277,9 +284,10 @@ void CheckBroadcasts(LoweringContext& context, const Sizes& values, const Sizes&
 }
 
 absl::Status LowerIndexPut(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const LoweredTensor values = context.Tensor(node, "values");
-  const bool accumulate = context.Bool(node, "accumulate", false);
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const LoweredTensor values = args.Tensor("values");
+  const bool accumulate = args.Bool("accumulate", false);
   Advanced advanced;
   const AdvancedKind kind = ReadAdvanced(context, node, self, &advanced);
   const TensorType& type = context.ResultType(node);
@@ -312,15 +320,16 @@ absl::Status LowerIndexPut(LoweringContext& context, const GraphNode& node) {
 
 // scatter, scatter_add, scatter_reduce: over the index tensor, in order along the scattered dimension.
 absl::Status LowerScatter(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const LoweredTensor indices = context.Tensor(node, "index");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const LoweredTensor indices = args.Tensor("index");
   const TensorType& type = context.ResultType(node);
-  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
+  const size_t dim = args.Dim("dim", self.rank(), 0);
   if (!context.status().ok()) return context.status();
   const bool reduce = node.target == Op::kScatterReduceTwo;
-  const std::string how = context.String(node, "reduce", "sum");
+  const std::string how = args.String("reduce", "sum");
   const bool accumulate = reduce || node.target == Op::kScatterAdd;
-  if ((reduce && (how != "sum" || !context.Bool(node, "include_self", true))) || self.rank() == 0 ||
+  if ((reduce && (how != "sum" || !args.Bool("include_self", true))) || self.rank() == 0 ||
       indices.rank() != self.rank() || (accumulate && type.dtype == v1::BOOL)) {
     return context.Call(node, reduce ? absl::StrCat("scatter_reduce ", how) : "no lowering", false);
   }
@@ -352,13 +361,14 @@ absl::Status LowerScatter(LoweringContext& context, const GraphNode& node) {
 
 // index_add, index_copy: one index for each slice along a dimension.
 absl::Status LowerIndexAdd(LoweringContext& context, const GraphNode& node) {
+  const NodeArguments args(context, node);
   const bool accumulate = node.target == Op::kIndexAdd;
-  const LoweredTensor self = context.Tensor(node, "self");
-  const LoweredTensor indices = context.Tensor(node, "index");
-  const LoweredTensor source = context.Tensor(node, "source");
+  const LoweredTensor self = args.Tensor("self");
+  const LoweredTensor indices = args.Tensor("index");
+  const LoweredTensor source = args.Tensor("source");
   const Argument* alpha = node.Find("alpha");
   const TensorType& type = context.ResultType(node);
-  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
+  const size_t dim = args.Dim("dim", self.rank(), 0);
   if (!context.status().ok()) return context.status();
   if (self.rank() == 0 || source.rank() != self.rank() || indices.rank() != 1 ||
       (accumulate && type.dtype == v1::BOOL)) {
@@ -386,11 +396,12 @@ absl::Status LowerIndexAdd(LoweringContext& context, const GraphNode& node) {
 
 // Sums the gradients of each row over the tokens that used it.
 absl::Status LowerEmbeddingBackward(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor grad = context.Tensor(node, "grad_output");
-  const LoweredTensor indices = context.Tensor(node, "indices");
+  const NodeArguments args(context, node);
+  const LoweredTensor grad = args.Tensor("grad_output");
+  const LoweredTensor indices = args.Tensor("indices");
   const TensorType& type = context.ResultType(node);
-  const int64_t padding = context.Int(node, "padding_idx", -1);
-  const bool by_frequency = context.Bool(node, "scale_grad_by_freq", false);
+  const int64_t padding = args.Int("padding_idx", -1);
+  const bool by_frequency = args.Bool("scale_grad_by_freq", false);
   if (!context.status().ok()) return context.status();
   if (by_frequency) return context.Call(node, "no lowering", false);
   if (type.rank() != 2 || grad.rank() != indices.rank() + 1 || !IsIndex(context, indices)) {
@@ -413,10 +424,11 @@ absl::Status LowerEmbeddingBackward(LoweringContext& context, const GraphNode& n
 
 // The number of boundaries before a value; NaN comes after all.
 absl::Status LowerBucketize(LoweringContext& context, const GraphNode& node) {
+  const NodeArguments args(context, node);
   constexpr int64_t kManyBoundaries = 4096;
-  const LoweredTensor self = context.Tensor(node, "self");
-  const LoweredTensor boundaries = context.Tensor(node, "boundaries");
-  const bool right = context.Bool(node, "right", false);
+  const LoweredTensor self = args.Tensor("self");
+  const LoweredTensor boundaries = args.Tensor("boundaries");
+  const bool right = args.Bool("right", false);
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   const auto count = boundaries.rank() == 1 ? context.exprs().AsConst(boundaries.sizes[0]) : std::nullopt;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/node_arguments.h"
 #include "compiler/lower/strides.h"
 #include "compiler/lower/verify_loop_graph.h"
 #include "compiler/support/status_macros.h"
@@ -85,9 +86,10 @@ void LoweringContext::CountUses() {
 void LoweringContext::FindBinds() {
   for (const GraphNode& node : graph_.nodes) {
     if (node.target != Op::kSymbolOfSize) continue;
-    const auto symbol = static_cast<uint32_t>(Int(node, "symbol", 0));
-    const auto dim = static_cast<uint32_t>(Int(node, "dim", 0));
-    binds_[TensorValue(node, "self")].push_back({symbol, 0, dim});
+    const NodeArguments args(*this, node);
+    const auto symbol = static_cast<uint32_t>(args.Int("symbol", 0));
+    const auto dim = static_cast<uint32_t>(args.Int("dim", 0));
+    binds_[args.TensorValue("self")].push_back({symbol, 0, dim});
   }
 }
 

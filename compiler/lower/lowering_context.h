@@ -52,23 +52,6 @@ class LoweringContext {
   void Fail(const absl::Status& status);
   void Invalid(absl::string_view what) { Fail(absl::InvalidArgumentError(what)); }
 
-  // ---- arguments of the node being lowered. A missing or wrong one fails and gives a default.
-  bool Has(const GraphNode& node, absl::string_view name) const { return node.Find(name) != nullptr; }
-  const LoweredTensor& Tensor(const GraphNode& node, absl::string_view name);
-  ValueId TensorValue(const GraphNode& node, absl::string_view name);  // kNoValue when absent
-  std::vector<ValueId> TensorList(const GraphNode& node, absl::string_view name);
-  int64_t Int(const GraphNode& node, absl::string_view name, int64_t otherwise);
-  ExprId Expr(const GraphNode& node, absl::string_view name, ExprId otherwise);
-  bool Bool(const GraphNode& node, absl::string_view name, bool otherwise);
-  double Float(const GraphNode& node, absl::string_view name, double otherwise);
-  std::string String(const GraphNode& node, absl::string_view name, absl::string_view otherwise);
-  std::vector<ExprId> ExprList(const GraphNode& node, absl::string_view name);
-  std::vector<int64_t> IntList(const GraphNode& node, absl::string_view name);
-  // A dimension of a tensor of `rank`, wrapped and in range (0 when the rank is 0).
-  size_t Dim(const GraphNode& node, absl::string_view name, size_t rank, int64_t otherwise);
-  std::vector<size_t> Dims(const GraphNode& node, absl::string_view name, size_t rank);  // empty: all
-  size_t WrapDim(int64_t dim, size_t rank);
-
   // ---- values
   const LoweredTensor& value(ValueId id) const { return values_[id]; }
   bool IsDefined(ValueId id) const {

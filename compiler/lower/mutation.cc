@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/node_arguments.h"
 #include "compiler/lower/strides.h"
 
 namespace kiln {
@@ -47,8 +48,9 @@ bool ReadsInPlace(const LoweredTensor& value, const BufferView& view, LoweringCo
 }
 
 absl::Status LowerCopyTo(LoweringContext& context, const GraphNode& node) {
-  const ValueId target = context.TensorValue(node, "self");
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const ValueId target = args.TensorValue("self");
+  const LoweredTensor self = args.Tensor("self");
   if (!context.status().ok()) return context.status();
   if (!self.is_strided() || context.out().buffers[self.view->buffer].kind != LoopBuffer::Kind::kInput) {
     return absl::UnimplementedError("unsupported: copy_ to a tensor that is not an input");
@@ -57,7 +59,7 @@ absl::Status LowerCopyTo(LoweringContext& context, const GraphNode& node) {
     return absl::UnimplementedError("unsupported: complex numbers written to an input");
   const BufferView view = *self.view;
   SaveReaders(context, node, view.buffer, target);
-  LoweredTensor source = context.Tensor(node, "src");
+  LoweredTensor source = args.Tensor("src");
   if (IsComplex(source.dtype))
     return absl::UnimplementedError("unsupported: complex numbers written to an input");
   const bool same_place = source.is_strided() && source.view->buffer == view.buffer &&

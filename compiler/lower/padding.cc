@@ -8,6 +8,7 @@
 
 #include "absl/types/span.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/node_arguments.h"
 #include "compiler/lower/strides.h"
 #include "compiler/target/device.h"
 
@@ -45,7 +46,8 @@ bool FillsWithZeros(const Graph& graph, const GraphNode& node) {
 
 // The tensor, and then for each dimension what lies behind it.
 absl::Status StorePadded(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
   const TensorType& type = context.ResultType(node);
   const Argument* value = node.Find("value");
   // An image channels-last stays one: the loops on both sides of it are.
@@ -75,8 +77,9 @@ absl::Status StorePadded(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerPad(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const std::vector<ExprId> pad = context.ExprList(node, "pad");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const std::vector<ExprId> pad = args.ExprList("pad");
   const Argument* value = node.Find("value");
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
@@ -125,7 +128,7 @@ void LoweringContext::FindRowPadding() {
     const TensorType &from = graph_.type(tensor->value), &to = graph_.type(node.results[0]);
     if (node.target == Op::kConstantPadNd) {
       if (UsedByLoopsOnly(node.results[0]) || from.dtype != to.dtype) continue;
-      const auto added = AddedBehind(graph_, node, ExprList(node, "pad"));
+      const auto added = AddedBehind(graph_, node, NodeArguments(*this, node).ExprList("pad"));
       const bool rows = added && std::count(added->begin(), added->end(), 0) + 1 == added->size();
       const auto length = exprs().AsConst(to.sizes.back());
       if (rows && added->back() > 0 && length && FillsWithZeros(graph_, node))

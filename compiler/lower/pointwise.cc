@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/node_arguments.h"
 #include "compiler/passes/core_set.h"
 #include "compiler/target/device.h"
 
@@ -234,9 +235,10 @@ LoopOpId FloorDivideRounded(LoopRecorder& ops, LoopOpId a, LoopOpId b, v1::DType
 // Of F16 and BF16 the quotient of two tensors is rounded before it is rounded to an integer, by a number it
 // is not.
 absl::Status LowerDivMode(LoweringContext& context, const GraphNode& node) {
+  const NodeArguments args(context, node);
   const Argument& self = Slot(context, node, "self");
   const Argument& other = Slot(context, node, "other");
-  const std::string mode = context.String(node, "rounding_mode", "");
+  const std::string mode = args.String("rounding_mode", "");
   const LoopOpcode op = mode == "floor"   ? LoopOpcode::kFloorDiv
                         : mode == "trunc" ? LoopOpcode::kTruncDiv
                                           : LoopOpcode::kDiv;
@@ -293,14 +295,16 @@ absl::Status LowerLogical(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerLogicalNot(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor& self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor& self = args.Tensor("self");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     return ops.Not(context.LoadBroadcast(ops, self, index, type.sizes));
   });
 }
 
 absl::Status LowerBitwiseNot(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor& self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor& self = args.Tensor("self");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     const LoopOpId x = context.LoadBroadcast(ops, self, index, type.sizes);
     return type.dtype == v1::BOOL ? ops.Not(x) : ops.Unary(LoopOpcode::kBitNot, x);
@@ -318,7 +322,8 @@ LoopOpId TestFloat(LoopRecorder& ops, LoopOpId x, FloatTest test) {
 
 template <FloatTest test>
 absl::Status LowerFloatTest(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor& self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor& self = args.Tensor("self");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     return TestFloat(ops, context.LoadBroadcast(ops, self, index, type.sizes), test);
   });
@@ -327,7 +332,8 @@ absl::Status LowerFloatTest(LoweringContext& context, const GraphNode& node) {
 // ---- selection and clamping
 
 absl::Status LowerWhere(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor& condition = context.Tensor(node, "condition");
+  const NodeArguments args(context, node);
+  const LoweredTensor& condition = args.Tensor("condition");
   const Argument& self = Slot(context, node, "self");
   const Argument& other = Slot(context, node, "other");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
@@ -338,8 +344,9 @@ absl::Status LowerWhere(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerMaskedFill(LoweringContext& context, const GraphNode& node) {
+  const NodeArguments args(context, node);
   const Argument& self = Slot(context, node, "self");
-  const LoweredTensor& mask = context.Tensor(node, "mask");
+  const LoweredTensor& mask = args.Tensor("mask");
   const Argument& value = Slot(context, node, "value");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     return ops.Where(context.LoadBroadcast(ops, mask, index, type.sizes),
@@ -408,14 +415,16 @@ absl::Status LowerPow(LoweringContext& context, const GraphNode& node) {
 // ---- conversions and fused arithmetic
 
 absl::Status LowerToCopy(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor& self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor& self = args.Tensor("self");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     return ops.Cast(context.LoadBroadcast(ops, self, index, type.sizes), ComputeType(type.dtype));
   });
 }
 
 absl::Status LowerConvertElementType(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor& self = context.Tensor(node, "a");
+  const NodeArguments args(context, node);
+  const LoweredTensor& self = args.Tensor("a");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     return ops.Cast(context.LoadBroadcast(ops, self, index, type.sizes), ComputeType(type.dtype));
   });

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/dtype_range.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/node_arguments.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -31,7 +32,7 @@ LoopOpId Uniform(LoopRecorder& ops, LoopOpId bits, v1::DType dtype) {
 }
 
 bool UseLibrary(LoweringContext& context, const GraphNode& node) {
-  return context.options().fallback_random || context.Has(node, "generator");
+  return context.options().fallback_random || node.Find("generator") != nullptr;
 }
 
 absl::Status CallLibrary(LoweringContext& context, const GraphNode& node) {
@@ -171,20 +172,22 @@ absl::Status DrawIntegers(LoweringContext& context, const GraphNode& node,
 }
 
 absl::Status LowerRandint(LoweringContext& context, const GraphNode& node) {
+  const NodeArguments args(context, node);
   if (UseLibrary(context, node)) return CallLibrary(context, node);
-  const ExprId low = context.Expr(node, "low", context.Const(0));
-  const ExprId high = context.Expr(node, "high", context.Const(0));
+  const ExprId low = args.Expr("low", context.Const(0));
+  const ExprId high = args.Expr("high", context.Const(0));
   return DrawIntegers(context, node, SpanOf(context, low, high, context.ResultType(node).dtype));
 }
 
 // In place of what `self` holds: [from, to), without a `to` all that the dtype holds from `from` on, and
 // without both from 0 on.
 absl::Status LowerRandom(LoweringContext& context, const GraphNode& node) {
+  const NodeArguments args(context, node);
   if (UseLibrary(context, node)) return CallLibrary(context, node);
   const v1::DType dtype = context.ResultType(node).dtype;
-  const ExprId from = context.Expr(node, "from", context.Const(0));
-  if (context.Has(node, "to")) {
-    return DrawIntegers(context, node, SpanOf(context, from, context.Expr(node, "to", from), dtype));
+  const ExprId from = args.Expr("from", context.Const(0));
+  if (args.Has("to")) {
+    return DrawIntegers(context, node, SpanOf(context, from, args.Expr("to", from), dtype));
   }
   const auto first = context.exprs().AsConst(from);
   if (!first.has_value() || !HoldsInteger(dtype, *first)) return CallLibrary(context, node);
@@ -210,10 +213,11 @@ absl::Status LowerBernoulli(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerDropout(LoweringContext& context, const GraphNode& node) {
+  const NodeArguments args(context, node);
   if (context.options().fallback_random) return CallLibrary(context, node);
-  const LoweredTensor input = context.Tensor(node, "input");
-  const double p = context.Float(node, "p", 0.5);
-  const bool train = context.Bool(node, "train", true);
+  const LoweredTensor input = args.Tensor("input");
+  const double p = args.Float("p", 0.5);
+  const bool train = args.Bool("train", true);
   const TensorType type = context.ResultType(node, 0), mask_type = context.ResultType(node, 1);
   if (!context.status().ok()) return context.status();
   const uint32_t number = context.NextRandomOp();

@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/node_arguments.h"
 #include "compiler/lower/strides.h"
 
 namespace kiln {
@@ -46,11 +47,12 @@ LoopOpId Same(LoopRecorder&, LoopOpId value) { return value; }
 void ReduceInto(LoweringContext& context, const GraphNode& node, size_t result, const LoweredTensor& self,
                 const std::vector<size_t>& dims, v1::ReduceKind kind, v1::DType compute, ValueFn prepare,
                 ValueFn finish) {
+  const NodeArguments args(context, node);
   if (compute == v1::BOOL) {
     if (kind == v1::REDUCE_MAX) kind = v1::REDUCE_ANY;
     if (kind == v1::REDUCE_MIN || kind == v1::REDUCE_PROD) kind = v1::REDUCE_ALL;
   }
-  const bool keepdim = context.Bool(node, "keepdim", false);
+  const bool keepdim = args.Bool("keepdim", false);
   const TensorType& type = context.ResultType(node, result);
   const ReducedDims map(self, dims, keepdim);
   if (!context.status().ok() || type.dtype == v1::DTYPE_UNSPECIFIED) return;
@@ -73,8 +75,9 @@ void ReduceInto(LoweringContext& context, const GraphNode& node, size_t result, 
 
 template <v1::ReduceKind kind>
 absl::Status LowerReduce(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const std::vector<size_t> dims = args.Dims("dim", self.rank());
   ReduceInto(context, node, 0, self, dims, kind, ComputeType(context.ResultType(node).dtype), Same, Same);
   return context.status();
 }
@@ -87,8 +90,9 @@ LoopOpId CountAs(LoweringContext& context, LoopRecorder& ops, const LoweredTenso
 }
 
 absl::Status LowerMean(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const std::vector<size_t> dims = args.Dims("dim", self.rank());
   const v1::DType compute = ComputeType(context.ResultType(node).dtype);
   ReduceInto(context, node, 0, self, dims, v1::REDUCE_SUM, compute, Same,
              [&](LoopRecorder& ops, LoopOpId sum) {
@@ -98,11 +102,12 @@ absl::Status LowerMean(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerArg(LoweringContext& context, const GraphNode& node) {
+  const NodeArguments args(context, node);
   const bool max = node.target == Op::kArgmax;
-  const LoweredTensor self = context.Tensor(node, "self");
+  const LoweredTensor self = args.Tensor("self");
   std::vector<size_t> dims;
-  if (context.Has(node, "dim")) {
-    if (self.rank() > 0) dims.push_back(context.Dim(node, "dim", self.rank(), 0));
+  if (args.Has("dim")) {
+    if (self.rank() > 0) dims.push_back(args.Dim("dim", self.rank(), 0));
   } else {
     for (size_t dim = 0; dim < self.rank(); ++dim) dims.push_back(dim);
   }
@@ -113,8 +118,9 @@ absl::Status LowerArg(LoweringContext& context, const GraphNode& node) {
 
 template <v1::ReduceKind kind>
 absl::Status LowerTruth(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const std::vector<size_t> dims = args.Dims("dim", self.rank());
   ReduceInto(context, node, 0, self, dims, kind, v1::BOOL, Same, Same);
   return context.status();
 }
@@ -122,12 +128,13 @@ absl::Status LowerTruth(LoweringContext& context, const GraphNode& node) {
 // Variance in two passes: the mean, then the squared distances from it.
 absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size_t mean_result,
                            bool with_mean, bool root) {
-  context.MaterializeIfExpensive(context.TensorValue(node, "self"));
-  const LoweredTensor self = context.Tensor(node, "self");
-  const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
-  double correction = context.Float(node, "correction", 1);
-  if (context.Has(node, "unbiased")) correction = context.Bool(node, "unbiased", true) ? 1 : 0;
-  const bool keepdim = context.Bool(node, "keepdim", false);
+  const NodeArguments args(context, node);
+  context.MaterializeIfExpensive(args.TensorValue("self"));
+  const LoweredTensor self = args.Tensor("self");
+  const std::vector<size_t> dims = args.Dims("dim", self.rank());
+  double correction = args.Float("correction", 1);
+  if (args.Has("unbiased")) correction = args.Bool("unbiased", true) ? 1 : 0;
+  const bool keepdim = args.Bool("keepdim", false);
   const TensorType type = context.ResultType(node, 0);
   if (!context.status().ok()) return context.status();
   if (!IsFloat(type.dtype)) return absl::InvalidArgumentError("variance of a tensor that is not floating");
@@ -192,7 +199,8 @@ absl::Status LowerVarMean(LoweringContext& context, const GraphNode& node) {
 
 template <v1::ReduceKind kind>
 absl::Status LowerScan(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
   const TensorType type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (self.rank() != type.rank())
@@ -206,7 +214,7 @@ absl::Status LowerScan(LoweringContext& context, const GraphNode& node) {
     }));
     return context.status();
   }
-  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
+  const size_t dim = args.Dim("dim", self.rank(), 0);
   std::vector<ExprId> outer_sizes = type.sizes;
   outer_sizes.erase(outer_sizes.begin() + dim);
   const std::vector<ExprId> strides = PreferredStrides(context.exprs(), type);

@@ -4,6 +4,7 @@
 // as_strided_scatter.
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/node_arguments.h"
 #include "compiler/lower/strides.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/pinned_layouts.h"
@@ -40,10 +41,11 @@ absl::StatusOr<BufferView> LoweringContext::StorageWindow(const GraphNode& node,
   if (start == starts_.end()) {
     return absl::UnimplementedError("unsupported: as_strided of a view that could not be one here");
   }
-  BufferView window{self.view->buffer, self.dtype, ExprList(node, "size"), ExprList(node, "stride"),
+  const NodeArguments args(*this, node);
+  BufferView window{self.view->buffer, self.dtype, args.ExprList("size"), args.ExprList("stride"),
                     self.view->offset};
-  if (Has(node, "storage_offset")) {
-    window.offset = exprs().Sub(Expr(node, "storage_offset", window.offset), start->second);
+  if (args.Has("storage_offset")) {
+    window.offset = exprs().Sub(args.Expr("storage_offset", window.offset), start->second);
   }
   KILN_RETURN_IF_ERROR(status_);
   if (window.sizes.size() != window.strides.size()) {
@@ -87,7 +89,8 @@ namespace {
 // A copy of all memory that the argument views, of which the result sees as much as the argument did; what
 // the window shows is replaced.
 absl::Status LowerAsStridedScatter(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self"), source = context.Tensor(node, "src");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self"), source = args.Tensor("src");
   const TensorType& type = context.ResultType(node);
   KILN_RETURN_IF_ERROR(context.status());
   if (self.is_strided() && context.out().Reinterprets(*self.view)) {

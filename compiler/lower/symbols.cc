@@ -4,18 +4,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/node_arguments.h"
 
 namespace kiln {
 namespace {
 
 absl::Status LowerSymbol(LoweringContext& context, const GraphNode& node) {
+  const NodeArguments args(context, node);
   LoopGraphNode made;
   made.kind = LoopGraphNode::Kind::kLet;
-  made.let.symbol = static_cast<uint32_t>(context.Int(node, "symbol", 0));
+  made.let.symbol = static_cast<uint32_t>(args.Int("symbol", 0));
   if (node.target == Op::kSymbolOfNumber) {
-    made.let.number = context.Expr(node, "number", context.Const(0));
+    made.let.number = args.Expr("number", context.Const(0));
   } else {
-    made.let.item = context.RealiseValue(context.TensorValue(node, "self"));
+    made.let.item = context.RealiseValue(args.TensorValue("self"));
   }
   context.out().nodes.push_back(std::move(made));
   return context.status();
@@ -23,18 +25,20 @@ absl::Status LowerSymbol(LoweringContext& context, const GraphNode& node) {
 
 // The call that gives the tensor has bound it.
 absl::Status LowerSymbolOfSize(LoweringContext& context, const GraphNode& node) {
-  if (context.IsBound(static_cast<uint32_t>(context.Int(node, "symbol", 0)))) return absl::OkStatus();
+  const NodeArguments args(context, node);
+  if (context.IsBound(static_cast<uint32_t>(args.Int("symbol", 0)))) return absl::OkStatus();
   return absl::UnimplementedError(
       "unsupported: a size that only a call knows, of what is no library call's result");
 }
 
 absl::Status LowerAssertScalar(LoweringContext& context, const GraphNode& node) {
+  const NodeArguments args(context, node);
   ExprPool& exprs = context.exprs();
-  const ExprId holds = exprs.Ne(context.Expr(node, "self", context.Const(1)), context.Const(0));
+  const ExprId holds = exprs.Ne(args.Expr("self", context.Const(1)), context.Const(0));
   if (exprs.AsConst(holds) == 1) return context.status();
   LoopGraphNode made;
   made.kind = LoopGraphNode::Kind::kCheck;
-  made.check = {holds, context.String(node, "assert_msg", "")};
+  made.check = {holds, args.String("assert_msg", "")};
   context.out().nodes.push_back(std::move(made));
   return context.status();
 }

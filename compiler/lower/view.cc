@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/node_arguments.h"
 #include "compiler/lower/slicing.h"
 #include "compiler/support/status_macros.h"
 
@@ -20,13 +21,15 @@ AffineMap IdentityMap(LoweringContext& context, size_t rank) {
 }
 
 absl::Status LowerReshape(LoweringContext& context, const GraphNode& node) {
-  const ValueId self = context.TensorValue(node, "self");
+  const NodeArguments args(context, node);
+  const ValueId self = args.TensorValue("self");
   context.SetResult(node, context.Reshape(self, context.ResultType(node)));
   return context.status();
 }
 
 absl::Status LowerAlias(LoweringContext& context, const GraphNode& node) {
-  LoweredTensor self = context.Tensor(node, node.Find("self") != nullptr ? "self" : "input");
+  const NodeArguments args(context, node);
+  LoweredTensor self = args.Tensor(node.Find("self") != nullptr ? "self" : "input");
   context.CheckSizes(self.sizes, context.ResultType(node).sizes);
   self.strides = context.ResultType(node).strides;
   context.SetResult(node, std::move(self));
@@ -43,9 +46,10 @@ absl::Status Permute(LoweringContext& context, const GraphNode& node, const Lowe
 }
 
 absl::Status LowerPermute(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
   std::vector<size_t> order;
-  for (int64_t dim : context.IntList(node, "dims")) order.push_back(context.WrapDim(dim, self.rank()));
+  for (int64_t dim : args.IntList("dims")) order.push_back(args.WrapDim(dim, self.rank()));
   std::vector<size_t> sorted = order;
   std::sort(sorted.begin(), sorted.end());
   for (size_t dim = 0; dim < sorted.size(); ++dim) {
@@ -56,13 +60,14 @@ absl::Status LowerPermute(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerTranspose(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
   std::vector<size_t> order(self.rank());
   for (size_t dim = 0; dim < order.size(); ++dim) order[dim] = dim;
   if (node.target == Op::kT) {
     std::reverse(order.begin(), order.end());
   } else if (!order.empty()) {
-    const size_t a = context.Dim(node, "dim0", self.rank(), 0), b = context.Dim(node, "dim1", self.rank(), 0);
+    const size_t a = args.Dim("dim0", self.rank(), 0), b = args.Dim("dim1", self.rank(), 0);
     if (!context.status().ok()) return context.status();
     std::swap(order[a], order[b]);
   }
@@ -70,7 +75,8 @@ absl::Status LowerTranspose(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerExpand(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
   const TensorType& type = context.ResultType(node);
   if (self.rank() > type.rank()) return absl::InvalidArgumentError("expand to fewer dimensions");
   const size_t added = type.rank() - self.rank();
@@ -91,8 +97,9 @@ absl::Status LowerExpand(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerUnsqueeze(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const size_t at = context.Dim(node, "dim", self.rank() + 1, 0);
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const size_t at = args.Dim("dim", self.rank() + 1, 0);
   AffineMap map = IdentityMap(context, self.rank());
   map.dims.insert(map.dims.begin() + at, absl::InlinedVector<AffineMap::From, 2>{});
   context.SetResult(node, context.Affine(self, context.ResultType(node), map));
@@ -102,8 +109,9 @@ absl::Status LowerUnsqueeze(LoweringContext& context, const GraphNode& node) {
 // Decomposition has left the dimensions that go, and no others. Torch may know by a guard that one has
 // size 1.
 absl::Status LowerSqueeze(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const std::vector<size_t> dims = args.Dims("dim", self.rank());
   AffineMap map;
   map.start.assign(self.rank(), context.Const(0));
   for (size_t dim = 0; dim < self.rank(); ++dim) {
@@ -119,26 +127,26 @@ absl::Status LowerSqueeze(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerSlice(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
   if (self.rank() == 0) return absl::InvalidArgumentError("slice of a scalar");
-  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
-  const int64_t step = context.Int(node, "step", 1);
+  const size_t dim = args.Dim("dim", self.rank(), 0);
+  const int64_t step = args.Int("step", 1);
   if (step <= 0) return absl::InvalidArgumentError("slice with a step that is not positive");
   AffineMap map = IdentityMap(context, self.rank());
-  map.start[dim] =
-      ClampedIndex(context.exprs(), context.Expr(node, "start", context.Const(0)), self.sizes[dim]);
+  map.start[dim] = ClampedIndex(context.exprs(), args.Expr("start", context.Const(0)), self.sizes[dim]);
   map.dims[dim][0].step = context.Const(step);
   context.SetResult(node, context.Affine(self, context.ResultType(node), map));
   return context.status();
 }
 
 absl::Status LowerSelect(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
   if (self.rank() == 0) return absl::InvalidArgumentError("select from a scalar");
-  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
+  const size_t dim = args.Dim("dim", self.rank(), 0);
   AffineMap map = IdentityMap(context, self.rank());
-  map.start[dim] =
-      WrappedIndex(context.exprs(), context.Expr(node, "index", context.Const(0)), self.sizes[dim]);
+  map.start[dim] = WrappedIndex(context.exprs(), args.Expr("index", context.Const(0)), self.sizes[dim]);
   if (context.exprs().ProvablyLessEqual(self.sizes[dim], map.start[dim])) {
     return absl::InvalidArgumentError("select past the end");
   }
@@ -149,9 +157,10 @@ absl::Status LowerSelect(LoweringContext& context, const GraphNode& node) {
 
 // split, split_with_sizes, chunk, unbind: the results' sizes say where each begins.
 absl::Status LowerSplit(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
   if (self.rank() == 0) return absl::InvalidArgumentError("split of a scalar");
-  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
+  const size_t dim = args.Dim("dim", self.rank(), 0);
   const bool unbind = node.target == Op::kUnbindInt;
   AffineMap map = IdentityMap(context, self.rank());
   if (unbind) map.dims.erase(map.dims.begin() + dim);
@@ -166,11 +175,11 @@ absl::Status LowerSplit(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerDiagonal(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
   if (self.rank() < 2) return absl::InvalidArgumentError("diagonal of fewer than two dimensions");
-  const int64_t offset = context.Int(node, "offset", 0);
-  const size_t dim1 = context.Dim(node, "dim1", self.rank(), 0),
-               dim2 = context.Dim(node, "dim2", self.rank(), 1);
+  const int64_t offset = args.Int("offset", 0);
+  const size_t dim1 = args.Dim("dim1", self.rank(), 0), dim2 = args.Dim("dim2", self.rank(), 1);
   if (dim1 == dim2) return absl::InvalidArgumentError("diagonal of one dimension");
   AffineMap map;
   map.start.assign(self.rank(), context.Const(0));
@@ -184,7 +193,8 @@ absl::Status LowerDiagonal(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerAsStrided(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
   const TensorType& type = context.ResultType(node);
   KILN_RETURN_IF_ERROR(context.status());
   KILN_ASSIGN_OR_RETURN(BufferView window, context.StorageWindow(node, self));
@@ -196,13 +206,14 @@ absl::Status LowerAsStrided(LoweringContext& context, const GraphNode& node) {
 // Window k of a dimension begins at k steps. No copy lies as windows do that overlap: where loops are not all
 // that reads them, they show memory of what they are windows of.
 absl::Status LowerUnfold(LoweringContext& context, const GraphNode& node) {
+  const NodeArguments args(context, node);
   const TensorType& type = context.ResultType(node);
-  const ValueId id = context.TensorValue(node, "self");
-  const int64_t size = context.Int(node, "size", 1), step = context.Int(node, "step", 1);
+  const ValueId id = args.TensorValue("self");
+  const int64_t size = args.Int("size", 1), step = args.Int("step", 1);
   KILN_RETURN_IF_ERROR(context.status());
   if (step < size && !context.UsedByLoopsOnly(node.results[0])) context.RealiseValue(id);
-  const LoweredTensor self = context.Tensor(node, "self");
-  const size_t dim = context.Dim(node, "dimension", self.rank(), 0);
+  const LoweredTensor self = args.Tensor("self");
+  const size_t dim = args.Dim("dimension", self.rank(), 0);
   KILN_RETURN_IF_ERROR(context.status());
   if (self.rank() == 0 || size < 1 || step < 1) return context.Call(node, "no lowering", false);
   AffineMap map = IdentityMap(context, self.rank());
@@ -214,8 +225,9 @@ absl::Status LowerUnfold(LoweringContext& context, const GraphNode& node) {
 }
 
 absl::Status LowerViewDtype(LoweringContext& context, const GraphNode& node) {
-  const ValueId id = context.TensorValue(node, "self");
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const ValueId id = args.TensorValue("self");
+  const LoweredTensor self = args.Tensor("self");
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (self.dtype == type.dtype) return LowerAlias(context, node);

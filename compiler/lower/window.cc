@@ -6,12 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/node_arguments.h"
 #include "compiler/target/device.h"
 
 namespace kiln {
 
 void ReadPair(LoweringContext& context, const GraphNode& node, absl::string_view name, int64_t (&pair)[2]) {
-  const std::vector<int64_t> list = context.IntList(node, name);
+  const NodeArguments args(context, node);
+  const std::vector<int64_t> list = args.IntList(name);
   if (list.size() == 1) pair[0] = pair[1] = list[0];
   if (list.size() == 2) std::copy(list.begin(), list.end(), pair);
   if (list.size() > 2) context.Invalid(absl::StrCat("argument '", name, "' has more than two numbers"));
@@ -57,8 +59,9 @@ bool FitsImages(const LoweredTensor& self, const TensorType& type) {
 }
 
 absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {
-  context.MaterializeIfExpensive(context.TensorValue(node, "self"));
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  context.MaterializeIfExpensive(args.TensorValue("self"));
+  const LoweredTensor self = args.Tensor("self");
   const Window window = ReadWindow(context, node);
   const TensorType type = context.ResultType(node, 0);
   if (!context.status().ok()) return context.status();
@@ -114,21 +117,21 @@ absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {
 // On a GPU an element of the image sums what those windows pass on that cover it and took it: no two threads
 // write one element, and sums have an order.
 absl::Status LowerMaxPoolBackward(LoweringContext& context, const GraphNode& node) {
+  const NodeArguments args(context, node);
   ExprPool& exprs = context.exprs();
   const Window window = ReadWindow(context, node);
   const TensorType type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   int64_t covering[2];
   for (int i = 0; i < 2; ++i) covering[i] = (window.kernel[i] - 1) / window.stride[i] + 1;
-  const LoweredTensor& traced = context.Tensor(node, "grad_output");
+  const LoweredTensor& traced = args.Tensor("grad_output");
   const bool undilated = window.dilation[0] == 1 && window.dilation[1] == 1;
   if (!IsGpu(type.device) || !IsFloat(type.dtype) || !FitsImages(traced, type) || !undilated ||
       covering[0] > kCoveringMax || covering[1] > kCoveringMax / covering[0]) {
     return context.Call(node, "closed list: pooling backward", false);
   }
-  context.MaterializeIfExpensive(context.TensorValue(node, "grad_output"));
-  const LoweredTensor gradient = context.Tensor(node, "grad_output"),
-                      positions = context.Tensor(node, "indices");
+  context.MaterializeIfExpensive(args.TensorValue("grad_output"));
+  const LoweredTensor gradient = args.Tensor("grad_output"), positions = args.Tensor("indices");
   if (positions.rank() != gradient.rank())
     return absl::InvalidArgumentError("positions of another rank than their windows'");
   context.CheckSizes(positions.sizes, gradient.sizes);
@@ -162,10 +165,11 @@ absl::Status LowerMaxPoolBackward(LoweringContext& context, const GraphNode& nod
 }
 
 absl::Status LowerAvgPool(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
   const Window window = ReadWindow(context, node);
-  const bool count_padding = context.Bool(node, "count_include_pad", true);
-  const int64_t divisor = context.Int(node, "divisor_override", 0);
+  const bool count_padding = args.Bool("count_include_pad", true);
+  const int64_t divisor = args.Int("divisor_override", 0);
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (!FitsImages(self, type) || !IsFloat(self.dtype)) return context.Call(node, "no lowering", false);
@@ -209,7 +213,8 @@ absl::Status LowerAvgPool(LoweringContext& context, const GraphNode& node) {
 
 // Windows [floor(i*in/out), ceil((i+1)*in/out)): as wide as the widest, the rest masked.
 absl::Status LowerAdaptiveAvgPool(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (!FitsImages(self, type) || !IsFloat(self.dtype)) return context.Call(node, "no lowering", false);
@@ -272,8 +277,9 @@ absl::Status LowerAdaptiveAvgPool(LoweringContext& context, const GraphNode& nod
 // input size / output size, or 1 / scale where the caller gave one; `dim` counts from the rows.
 LoopOpId SourceScale(LoweringContext& context, LoopRecorder& ops, const GraphNode& node, ExprId in,
                      ExprId out, size_t dim) {
+  const NodeArguments args(context, node);
   const char* name = dim == 0 ? "scales_h" : "scales_w";
-  double scale = context.Float(node, name, 0);
+  double scale = args.Float(name, 0);
   if (const Argument* factors = node.Find("scale_factors")) {
     const auto* list = std::get_if<FloatListArg>(factors);
     if (list != nullptr && dim < list->values.size()) scale = list->values[dim];
@@ -283,7 +289,8 @@ LoopOpId SourceScale(LoweringContext& context, LoopRecorder& ops, const GraphNod
 }
 
 absl::Status LowerUpsampleNearest(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, node.Find("self") != nullptr ? "self" : "input");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor(node.Find("self") != nullptr ? "self" : "input");
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (self.rank() != 4 || type.rank() != 4)
@@ -340,8 +347,9 @@ Neighbours NeighboursOf(LoweringContext& context, LoopRecorder& ops, const Graph
 }
 
 absl::Status LowerUpsampleBilinear(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, node.Find("self") != nullptr ? "self" : "input");
-  const bool align_corners = context.Bool(node, "align_corners", false);
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor(node.Find("self") != nullptr ? "self" : "input");
+  const bool align_corners = args.Bool("align_corners", false);
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (self.rank() != 4 || type.rank() != 4)
@@ -382,11 +390,12 @@ LoopOpId Unnormalise(LoweringContext& context, LoopRecorder& ops, LoopOpId at, E
 
 // Bilinear, with zeros or the border outside; the other forms are library calls.
 absl::Status LowerGridSample(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor input = context.Tensor(node, "input");
-  const LoweredTensor grid = context.Tensor(node, "grid");
-  const int64_t interpolation = context.Int(node, "interpolation_mode", 0);
-  const int64_t padding = context.Int(node, "padding_mode", 0);
-  const bool align_corners = context.Bool(node, "align_corners", false);
+  const NodeArguments args(context, node);
+  const LoweredTensor input = args.Tensor("input");
+  const LoweredTensor grid = args.Tensor("grid");
+  const int64_t interpolation = args.Int("interpolation_mode", 0);
+  const int64_t padding = args.Int("padding_mode", 0);
+  const bool align_corners = args.Bool("align_corners", false);
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (interpolation != 0 || padding > 1 || !IsFloat(type.dtype) || grid.dtype != type.dtype) {
@@ -443,8 +452,9 @@ absl::Status LowerGridSample(LoweringContext& context, const GraphNode& node) {
 
 template <bool reflect>
 absl::Status LowerBorderPad(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const std::vector<ExprId> pad = context.ExprList(node, "padding");
+  const NodeArguments args(context, node);
+  const LoweredTensor self = args.Tensor("self");
+  const std::vector<ExprId> pad = args.ExprList("padding");
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (type.rank() != self.rank() || pad.size() % 2 != 0 || pad.size() / 2 > self.rank()) {
