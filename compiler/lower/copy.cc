@@ -102,8 +102,9 @@ absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
     }));
     return context.status();
   }
-  const uint32_t uses = node.results.empty() ? 0 : context.Uses(node.results[0]);
-  if (pieces.size() <= kChosenPieces && !heavy && uses <= 2 && context.UsedByLoopsOnly(node.results[0])) {
+  const uint32_t uses = node.results.empty() ? 0 : context.facts().uses[node.results[0]];
+  if (pieces.size() <= kChosenPieces && !heavy && uses <= 2 &&
+      context.facts().UsedByLoopsOnly(node.results[0])) {
     context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
       return ChoosePiece(context, ops, pieces, index, dim, stacked, type.dtype);
     }));

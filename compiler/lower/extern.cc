@@ -123,8 +123,8 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
   for (ValueId result : node.results) {
     const TensorType& type = graph_.type(result);
     // What nothing reads need not be as declared: attention without gradients gives no sums of exponentials.
-    const bool unused =
-        !into_results && !call.draws && node.results.size() > 1 && result != kNoValue && uses_[result] == 0;
+    const bool unused = !into_results && !call.draws && node.results.size() > 1 && result != kNoValue &&
+                        facts_.uses[result] == 0;
     if (type.dtype == v1::DTYPE_UNSPECIFIED || unused) {
       call.results.push_back(-1);
       call.into_results = false;
@@ -137,7 +137,7 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
     call.results.push_back(buffer);
     values_[result] = WithView(type, out_.Whole(buffer));
     if (!call.tensors.empty() && IsViewNode(node)) ShareStorage(node, call.tensors[0], buffer);
-    if (const auto binds = binds_.find(result); binds != binds_.end()) {
+    if (const auto binds = facts_.binds.find(result); binds != facts_.binds.end()) {
       for (SizeBind bind : binds->second) {
         bind.result = static_cast<uint32_t>(call.results.size() - 1);
         call.binds.push_back(bind);

@@ -4,16 +4,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
-#include "compiler/lower/node_arguments.h"
 #include "compiler/lower/strides.h"
+#include "compiler/lower/value_facts.h"
 #include "compiler/lower/verify_loop_graph.h"
+#include "compiler/lower/view.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
-
-constexpr uint32_t kManyUses = 1u << 20;
 
 LoweringTable MakeTable() {
   LoweringTable table;
@@ -33,18 +32,6 @@ LoweringTable MakeTable() {
   return table;
 }
 
-template <typename Visit>
-void VisitTensors(const GraphNode& node, Visit visit) {
-  for (const auto& [name, argument] : node.args) {
-    if (const auto* tensor = std::get_if<TensorArg>(&argument)) visit(tensor->value);
-    if (const auto* list = std::get_if<TensorListArg>(&argument)) {
-      for (ValueId value : list->values) {
-        if (value != kNoValue) visit(value);
-      }
-    }
-  }
-}
-
 }  // namespace
 
 const LoweringTable& Lowerings() {
@@ -53,45 +40,6 @@ const LoweringTable& Lowerings() {
 }
 
 // ---- the driver
-
-void LoweringContext::CountUses() {
-  const LoweringTable& table = Lowerings();
-  LoweringTable calls;
-  RegisterExterns(calls);
-  for (const GraphOutput& output : graph_.outputs) {
-    if (output.value == kNoValue) continue;
-    uses_[output.value] += 1;
-    memory_uses_[output.value] = true;
-  }
-  for (size_t i = graph_.nodes.size(); i-- > 0;) {
-    const GraphNode& node = graph_.nodes[i];
-    uint32_t uses = 1;
-    bool memory = false;
-    if (IsViewOp(node.target)) {
-      uses = 0;
-      for (ValueId result : node.results) {
-        uses = std::min(uses + uses_[result], kManyUses);
-        memory = memory || memory_uses_[result];
-      }
-    } else {
-      memory = !table.contains(node.target) || calls.contains(node.target);
-    }
-    VisitTensors(node, [&](ValueId value) {
-      uses_[value] = std::min(uses_[value] + uses, kManyUses);
-      memory_uses_[value] = memory_uses_[value] || memory;
-    });
-  }
-}
-
-void LoweringContext::FindBinds() {
-  for (const GraphNode& node : graph_.nodes) {
-    if (node.target != Op::kSymbolOfSize) continue;
-    const NodeArguments args(*this, node);
-    const auto symbol = static_cast<uint32_t>(args.Int("symbol", 0));
-    const auto dim = static_cast<uint32_t>(args.Int("dim", 0));
-    binds_[args.TensorValue("self")].push_back({symbol, 0, dim});
-  }
-}
 
 absl::Status LoweringContext::BindInputs() {
   for (uint32_t i = 0; i < graph_.inputs.size(); ++i) {
@@ -196,8 +144,8 @@ void LoweringContext::RealiseReused(const GraphNode& node) {
     if (tensor.body == nullptr) continue;
     const VirtualBody& body = *tensor.body;
     const cost::BodyCost cost = {body.ops.size(), body.loads, body.heavy};
-    if (!cost::PaysStoring(cost, uses_[result], memory_uses_[result] != 0)) continue;
-    if (row_room_[result] != 0) {
+    if (!cost::PaysStoring(cost, facts_.uses[result], facts_.memory_uses[result])) continue;
+    if (facts_.row_room[result] != 0) {
       RealiseWithRoom(result);
     } else {
       Realise(tensor);
@@ -206,10 +154,6 @@ void LoweringContext::RealiseReused(const GraphNode& node) {
 }
 
 absl::Status LoweringContext::Run() {
-  CountUses();
-  FindBinds();
-  FindPins();
-  FindRowPadding();
   for (ExprId condition : graph_.conditions) Require(condition);  // never known to be false
   KILN_RETURN_IF_ERROR(BindInputs());
   for (node_index_ = 0; node_index_ < graph_.nodes.size(); ++node_index_) {
@@ -226,7 +170,8 @@ absl::Status LoweringContext::Run() {
 }
 
 absl::StatusOr<LoopGraph> LowerGraph(const Graph& graph, const LowerOptions& options) {
-  LoweringContext context(graph, options);
+  const ValueFacts facts = FindValueFacts(graph);
+  LoweringContext context(graph, facts, options);
   KILN_RETURN_IF_ERROR(context.Run());
   LoopGraph lowered = context.Take();
   KILN_RETURN_IF_ERROR(VerifyLoopGraph(lowered));

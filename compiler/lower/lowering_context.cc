@@ -50,16 +50,14 @@ v1::DType CombineClasses(v1::DType higher, v1::DType lower) {
 
 }  // namespace
 
-LoweringContext::LoweringContext(const Graph& graph, const LowerOptions& options)
-    : graph_(graph), options_(options) {
+LoweringContext::LoweringContext(const Graph& graph, const ValueFacts& facts, const LowerOptions& options)
+    : graph_(graph), facts_(facts), options_(options) {
   out_.exprs = graph.exprs;
   out_.symbols = graph.symbols;
   out_.inputs = graph.inputs;
   out_.given = graph.guards;
   one_ = Const(1);
   values_.resize(graph.values.size());
-  uses_.resize(graph.values.size(), 0);
-  memory_uses_.resize(graph.values.size(), false);
   own_memory_.resize(graph.values.size(), false);
 }
 

@@ -22,6 +22,7 @@
 #include "compiler/lower/loop_recorder.h"
 #include "compiler/lower/lowered_tensor.h"
 #include "compiler/lower/lowering.h"
+#include "compiler/lower/value_facts.h"
 
 namespace kiln {
 
@@ -36,7 +37,8 @@ using IndexMap = absl::FunctionRef<std::vector<ExprId>(Index)>;
 
 class LoweringContext {
  public:
-  LoweringContext(const Graph& graph, const LowerOptions& options);
+  // All outlive it.
+  LoweringContext(const Graph& graph, const ValueFacts& facts, const LowerOptions& options);
 
   // ---- driver
   absl::Status Run();
@@ -44,6 +46,7 @@ class LoweringContext {
 
   // ---- state
   const Graph& graph() const { return graph_; }
+  const ValueFacts& facts() const { return facts_; }
   const LowerOptions& options() const { return options_; }
   ExprPool& exprs() { return out_.exprs; }
   LoopGraph& out() { return out_; }
@@ -60,15 +63,10 @@ class LoweringContext {
   void Set(ValueId id, LoweredTensor tensor);
   void SetResult(const GraphNode& node, LoweredTensor tensor, size_t result = 0);
   const TensorType& ResultType(const GraphNode& node, size_t result = 0);
-  uint32_t Uses(ValueId id) const { return uses_[id]; }  // consumers, looking through views
   // The value fills memory that the program allocated for it, and its next consumer is its last.
-  bool MayOverwrite(ValueId id) const { return own_memory_[id] && uses_[id] == 1; }
+  bool MayOverwrite(ValueId id) const { return own_memory_[id] && facts_.uses[id] == 1; }
   // A result that fills a buffer of its own.
   void SetOwnMemory(const GraphNode& node, LoweredTensor tensor);
-  // Several results of the graph that the caller sees share the memory that the value lies in.
-  bool IsShared(ValueId id) const { return shared_[owners_[id]]; }
-  // All consumers of the value are loops (no library call, no output).
-  bool UsedByLoopsOnly(ValueId id) const { return !memory_uses_[id]; }
 
   // ---- building
   LoweredTensor Pointwise(const TensorType& type, PointFn fn);
@@ -178,15 +176,9 @@ class LoweringContext {
   void CutEvenly(ExprId size, int64_t most, Split* split);
   bool PlanSplit(const TensorType& type, const Reduction& reduction, Split* split);
   LoweredTensor ReduceOnce(const TensorType& type, const Reduction& reduction, InnerFn value, ValueFn finish);
-  void CountUses();
-  // Sets binds_.
-  void FindBinds();
-  // Sets row_room_ of values that will be padded for a library call.
-  void FindRowPadding();
   void RealiseWithRoom(ValueId id);
   void RealiseReused(const GraphNode& node);
-  // Which values get memory as declared; gives it to a node's results.
-  void FindPins();
+  // Gives results that have to lie as declared memory that does.
   void PinResults(const GraphNode& node);
   // A library call's result lies in its argument's memory.
   void ShareStorage(const GraphNode& node, const BufferView& argument, BufferId made);
@@ -198,20 +190,15 @@ class LoweringContext {
   absl::Status NodeError(const GraphNode& node, const absl::Status& status) const;
 
   const Graph& graph_;
+  const ValueFacts& facts_;
   const LowerOptions options_;
   LoopGraph out_;
   absl::Status status_;
   std::vector<LoweredTensor> values_;
-  std::vector<uint32_t> uses_;
-  std::vector<bool> memory_uses_;
   std::vector<bool> own_memory_;
-  absl::flat_hash_map<ValueId, std::vector<SizeBind>> binds_;  // symbols that are sizes of the value
-  absl::flat_hash_set<uint32_t> bound_;                        // of them, those that calls have bound
-  std::vector<bool> pinned_, shared_;                          // pinned_layouts.h
-  std::vector<ValueId> owners_;
+  absl::flat_hash_set<uint32_t> bound_;  // symbols that are sizes of calls' results
   absl::flat_hash_map<BufferId, ExprId>
-      starts_;                     // where in the traced storage the buffer's first element lies
-  std::vector<int64_t> row_room_;  // by value: the length of its rows with what is added to them, or 0
+      starts_;                                // where in the traced storage the buffer's first element lies
   absl::flat_hash_set<BufferId> row_padded_;  // whose rows end in room, which nobody has filled yet
   uint32_t node_index_ = 0;
   uint32_t next_var_ = 0;
@@ -225,7 +212,5 @@ class LoweringContext {
 // The index of a broadcast operand: right-aligned, 0 along its dimensions of size 1. Fails in `ops`.
 std::vector<ExprId> BroadcastIndex(LoopRecorder& ops, const std::vector<ExprId>& operand_sizes, Index index,
                                    const std::vector<ExprId>& sizes);
-
-bool IsViewOp(const OperatorName& target);
 
 }  // namespace kiln

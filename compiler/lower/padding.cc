@@ -2,6 +2,8 @@
 // behind its rows and columns, so that no load has a mask. A tensor of zeros added behind its rows is put
 // there by the loops that compute it, with room at the end of each row, and nothing is copied
 // (aligned_products pads so).
+#include "compiler/lower/padding.h"
+
 #include <algorithm>
 #include <optional>
 #include <vector>
@@ -84,7 +86,7 @@ absl::Status LowerPad(LoweringContext& context, const GraphNode& node) {
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (const auto added = AddedBehind(context.graph(), node, pad);
-      added && !context.UsedByLoopsOnly(node.results[0])) {
+      added && !context.facts().UsedByLoopsOnly(node.results[0])) {
     return StorePadded(context, node);
   }
   if (type.rank() != self.rank() || pad.size() % 2 != 0 || pad.size() / 2 > self.rank()) {
@@ -112,40 +114,40 @@ absl::Status LowerPad(LoweringContext& context, const GraphNode& node) {
 
 }  // namespace
 
-// Backwards, so that what holds for a view holds for what it views. Malformed nodes fail when they are
-// lowered.
-void LoweringContext::FindRowPadding() {
-  row_room_.assign(graph_.values.size(), 0);
-  const absl::Status before = status_;
-  for (size_t i = graph_.nodes.size(); i-- > 0;) {
-    const GraphNode& node = graph_.nodes[i];
+// Backwards, so that what holds for a view holds for what it views.
+std::vector<int64_t> FindRowRoom(const Graph& graph, const ValueFacts& facts) {
+  std::vector<int64_t> room(graph.values.size(), 0);
+  for (size_t i = graph.nodes.size(); i-- > 0;) {
+    const GraphNode& node = graph.nodes[i];
     const Argument* self = node.Find("self");
     const auto* tensor = self == nullptr ? nullptr : std::get_if<TensorArg>(self);
-    if (tensor == nullptr || node.results.size() != 1 || !UsedByLoopsOnly(tensor->value) ||
-        pinned_[tensor->value]) {
+    if (tensor == nullptr || node.results.size() != 1 || !facts.UsedByLoopsOnly(tensor->value) ||
+        facts.pinned[tensor->value]) {
       continue;
     }
-    const TensorType &from = graph_.type(tensor->value), &to = graph_.type(node.results[0]);
+    const TensorType &from = graph.type(tensor->value), &to = graph.type(node.results[0]);
     if (node.target == Op::kConstantPadNd) {
-      if (UsedByLoopsOnly(node.results[0]) || from.dtype != to.dtype) continue;
-      const auto added = AddedBehind(graph_, node, NodeArguments(*this, node).ExprList("pad"));
+      if (facts.UsedByLoopsOnly(node.results[0]) || from.dtype != to.dtype) continue;
+      const Argument* pad = node.Find("pad");
+      const auto* list = pad == nullptr ? nullptr : std::get_if<IntListArg>(pad);
+      if (list == nullptr) continue;
+      const auto added = AddedBehind(graph, node, list->values);
       const bool rows = added && std::count(added->begin(), added->end(), 0) + 1 == added->size();
-      const auto length = exprs().AsConst(to.sizes.back());
-      if (rows && added->back() > 0 && length && FillsWithZeros(graph_, node))
-        row_room_[tensor->value] = *length;
-    } else if (row_room_[node.results[0]] != 0 && from.rank() > 0 && from.sizes.back() == to.sizes.back() &&
+      const auto length = graph.exprs.AsConst(to.sizes.back());
+      if (rows && added->back() > 0 && length && FillsWithZeros(graph, node)) room[tensor->value] = *length;
+    } else if (room[node.results[0]] != 0 && from.rank() > 0 && from.sizes.back() == to.sizes.back() &&
                (node.target == Op::kView || node.target == Op::kUnsafeView)) {
-      row_room_[tensor->value] = row_room_[node.results[0]];
+      room[tensor->value] = room[node.results[0]];
     }
   }
-  status_ = before;
+  return room;
 }
 
 void LoweringContext::RealiseWithRoom(ValueId id) {
   LoweredTensor& tensor = values_[id];
   if (tensor.is_strided() || tensor.sizes.empty()) return;
   std::vector<ExprId> sizes = tensor.sizes;
-  sizes.back() = Const(row_room_[id]);
+  sizes.back() = Const(facts_.row_room[id]);
   const BufferId buffer =
       out_.AddBuffer(tensor.dtype, tensor.device, sizes, ContiguousStrides(exprs(), sizes));
   const BufferView view{buffer, tensor.dtype, tensor.sizes, out_.buffers[buffer].strides, Const(0)};

@@ -230,7 +230,8 @@ absl::Status LowerDropout(LoweringContext& context, const GraphNode& node) {
     return ops.Not(ops.Compare(LoopOpcode::kLt, u, ops.Constant(p, v1::F32)));
   });
   // The mask is drawn once: what the backward pass reads is what the output was made with.
-  if (mask_type.dtype != v1::DTYPE_UNSPECIFIED && context.Uses(node.results[1]) > 0) context.Realise(mask);
+  if (mask_type.dtype != v1::DTYPE_UNSPECIFIED && context.facts().uses[node.results[1]] > 0)
+    context.Realise(mask);
   context.SetResult(
       node,
       context.Pointwise(type,

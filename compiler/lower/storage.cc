@@ -7,21 +7,15 @@
 #include "compiler/lower/node_arguments.h"
 #include "compiler/lower/strides.h"
 #include "compiler/passes/graph_rewrite.h"
-#include "compiler/passes/pinned_layouts.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 
-void LoweringContext::FindPins() {
-  pinned_ = PinnedLayouts(graph_);
-  shared_ = SharedByOutputs(graph_);
-  owners_ = MemoryOwners(graph_);
-}
-
 void LoweringContext::PinResults(const GraphNode& node) {
   if (IsViewNode(node)) return;
   for (ValueId result : node.results) {
-    if (result == kNoValue || !IsDefined(result) || !(pinned_[result] || shared_[result])) continue;
+    if (result == kNoValue || !IsDefined(result) || !(facts_.pinned[result] || facts_.shared[result]))
+      continue;
     LoweredTensor& tensor = values_[result];
     const TensorType& type = graph_.type(result);
     if (type.strides.size() != type.rank()) continue;

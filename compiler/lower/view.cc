@@ -1,4 +1,6 @@
 // Operators that move no element: index maps, strided where the argument is.
+#include "compiler/lower/view.h"
+
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -211,7 +213,7 @@ absl::Status LowerUnfold(LoweringContext& context, const GraphNode& node) {
   const ValueId id = args.TensorValue("self");
   const int64_t size = args.Int("size", 1), step = args.Int("step", 1);
   KILN_RETURN_IF_ERROR(context.status());
-  if (step < size && !context.UsedByLoopsOnly(node.results[0])) context.RealiseValue(id);
+  if (step < size && !context.facts().UsedByLoopsOnly(node.results[0])) context.RealiseValue(id);
   const LoweredTensor self = args.Tensor("self");
   const size_t dim = args.Dim("dimension", self.rank(), 0);
   KILN_RETURN_IF_ERROR(context.status());
@@ -233,7 +235,7 @@ absl::Status LowerViewDtype(LoweringContext& context, const GraphNode& node) {
   if (self.dtype == type.dtype) return LowerAlias(context, node);
   if (ByteSize(self.dtype) != ByteSize(type.dtype)) return context.Call(node, "no lowering", false);
   // A tensor has one dtype: another one of the same memory is the library's to make.
-  if (context.IsShared(id) && !context.UsedByLoopsOnly(node.results[0])) {
+  if (context.facts().IsShared(id) && !context.facts().UsedByLoopsOnly(node.results[0])) {
     return context.Call(node, "no lowering", false);
   }
   // F16 and BF16 have their bits in memory only.

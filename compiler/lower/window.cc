@@ -81,7 +81,7 @@ absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {
   };
   context.SetResult(
       node, context.Reduce(type, reduction, element, [](LoopRecorder&, LoopOpId max) { return max; }), 0);
-  const bool wants_positions = node.results.size() > 1 && context.Uses(node.results[1]) > 0;
+  const bool wants_positions = node.results.size() > 1 && context.facts().uses[node.results[1]] > 0;
   if (!wants_positions) return context.status();
 
   // The position in the window of the largest element, turned into one in the image.

@@ -1,0 +1,11 @@
+// Which operators move no element: each one's result is an index map of its argument. Internal to
+// compiler/lower.
+#pragma once
+
+#include "compiler/graph/graph.h"
+
+namespace kiln {
+
+bool IsViewOp(const OperatorName& target);
+
+}  // namespace kiln
