@@ -33,7 +33,7 @@ OTHER = {
     "ir/half.cc: (112u << 23)": "an exponent's bias",
     "lower/index.cc: kManyBoundaries": "pieces of a cat",
     "lower/value_facts.cc: kManyUses": "a count of uses",
-    "lower/materialize.cc: kLargeDomain": "numerics: how a large sum is split, the same on each machine",
+    "lower/reduction_loops.cc: kLargeDomain": "numerics: how a large sum is split, the same on each machine",
     "lower/random.cc: 1 << 24": "steps of a uniform F32",
     "passes/decompose_normalization.cc: kWideElementsMax": "numerics: which sums are F64",
     "passes/decompose_random.cc: 1 << 11": "steps of a uniform F16",

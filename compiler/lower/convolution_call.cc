@@ -6,7 +6,9 @@
 #include "absl/status/statusor.h"
 #include "compiler/graph/channels_last.h"
 #include "compiler/library/choice.h"
+#include "compiler/lower/library_call.h"
 #include "compiler/lower/strides.h"
+#include "compiler/lower/view_maps.h"
 #include "compiler/lower/window.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/target/device.h"
@@ -106,7 +108,7 @@ absl::Status CallOnPatches(LoweringContext& context, const GraphNode& node, cons
     return made;
   };
   const TensorType image = dense({type.sizes[0], channels, type.sizes[2], type.sizes[3]});
-  LoweredTensor patches = context.MapIndex(input, image, [&](Index index) {
+  LoweredTensor patches = MapIndex(context, input, image, [&](Index index) {
     const ExprId point = exprs.Mod(index[1], points);
     return std::vector<ExprId>{
         index[0], exprs.FloorDiv(index[1], points),
@@ -115,30 +117,30 @@ absl::Status CallOnPatches(LoweringContext& context, const GraphNode& node, cons
   });
   TensorType rows{type.dtype, type.device, {weight.sizes[0], channels, one, one}, {}, 0};
   rows.strides = ContiguousStrides(exprs, rows.sizes);
-  LoweredTensor weights = context.Reshape(convolution.weight, rows);
-  return context.Call(
-      WithUnitStride(exprs, node), kReason, IntoResults(type, channels_last),
+  LoweredTensor weights = Reshape(context, convolution.weight, rows);
+  return CallLibrary(
+      context, WithUnitStride(exprs, node), kReason, IntoResults(type, channels_last),
       {{Names::kInput, {image.strides, &patches}}, {Names::kWeight, {rows.strides, &weights}}});
 }
 
-absl::Status CallLibrary(LoweringContext& context, const GraphNode& node, const Convolution& convolution,
-                         const TensorType& type) {
+absl::Status CallConvolution(LoweringContext& context, const GraphNode& node, const Convolution& convolution,
+                             const TensorType& type) {
   const bool channels_last = IsChannelsLast(context.exprs(), type);
   KILN_ASSIGN_OR_RETURN(const bool patches, CutsPatches(context, convolution, type));
   if (patches) return CallOnPatches(context, node, convolution, type, channels_last);
-  LoweringContext::CallOperands operands;
+  CallOperands operands;
   if (channels_last) {
     operands[Names::kInput].strides = SoLaid(context, convolution.input);
     operands[Names::kWeight].strides = SoLaid(context, convolution.weight);
   }
-  return context.Call(node, kReason, IntoResults(type, channels_last), operands);
+  return CallLibrary(context, node, kReason, IntoResults(type, channels_last), operands);
 }
 
 // The library gives the result the layout of the image, so the image gets the one that the result has.
-absl::Status CallLibraryOnCpu(LoweringContext& context, const GraphNode& node, const Convolution& convolution,
-                              const TensorType& type) {
+absl::Status CallOnCpu(LoweringContext& context, const GraphNode& node, const Convolution& convolution,
+                       const TensorType& type) {
   const LoweredTensor& input = context.value(convolution.input);
-  LoweringContext::CallOperands operands;
+  CallOperands operands;
   if (type.rank() == 4 && input.rank() == 4) {
     ExprPool& exprs = context.exprs();
     const TensorType image{input.dtype, type.device, input.sizes, input.strides, 0};
@@ -149,7 +151,7 @@ absl::Status CallLibraryOnCpu(LoweringContext& context, const GraphNode& node, c
       operands[Names::kInput].strides = ContiguousStrides(exprs, input.sizes);
     }
   }
-  return context.Call(node, kReason, false, operands);
+  return CallLibrary(context, node, kReason, false, operands);
 }
 
 // Where the gradients are declared so; where their layouts don't tell, where what they are made of lies so.
@@ -184,13 +186,13 @@ absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node) {
   const std::optional<Convolution> convolution = ConvolutionOf(context.graph(), node);
   if (!convolution || !context.IsDefined(convolution->input) || !context.IsDefined(convolution->weight))
     return absl::InvalidArgumentError("a convolution without an image or weights");
-  if (!IsGpu(type.device)) return CallLibraryOnCpu(context, node, *convolution, type);
+  if (!IsGpu(type.device)) return CallOnCpu(context, node, *convolution, type);
   if (Can(Implementation::kKernel, context.graph(), *convolution))
     return LowerWindowPerChannel(context, node, *convolution);
-  if (!context.IsDefined(convolution->bias)) return CallLibrary(context, node, *convolution, type);
+  if (!context.IsDefined(convolution->bias)) return CallConvolution(context, node, *convolution, type);
   if (context.value(convolution->bias).rank() != 1)
     return absl::InvalidArgumentError("a bias of another rank than 1");
-  KILN_RETURN_IF_ERROR(CallLibrary(context, WithoutBias(node), *convolution, type));
+  KILN_RETURN_IF_ERROR(CallConvolution(context, WithoutBias(node), *convolution, type));
   const LoweredTensor bias = context.value(convolution->bias), product = context.value(convolution->result);
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     return PlusBias(context, ops, bias, index, context.Load(ops, product, index));
@@ -204,14 +206,14 @@ absl::Status LowerConvolutionBackward(LoweringContext& context, const GraphNode&
       !context.IsDefined(convolution->weight)) {
     return absl::InvalidArgumentError("gradients of a convolution that lack an operand");
   }
-  LoweringContext::CallOperands operands;
+  CallOperands operands;
   if (GradientsChannelsLast(context, node, *convolution)) {
     operands[Names::kGradient].strides = SoLaid(context, convolution->gradient);
     operands[Names::kInput].strides = SoLaid(context, convolution->input);
     if (IsGpu(context.value(convolution->weight).device))
       operands[Names::kWeight].strides = SoLaid(context, convolution->weight);
   }
-  return context.Call(node, kReason, false, operands);
+  return CallLibrary(context, node, kReason, false, operands);
 }
 
 }  // namespace kiln

@@ -2,10 +2,13 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/lower/library_call.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"
+#include "compiler/lower/operands.h"
 #include "compiler/lower/slicing.h"
 #include "compiler/lower/strides.h"
+#include "compiler/lower/view_maps.h"
 
 namespace kiln {
 namespace {
@@ -29,7 +32,7 @@ absl::Status LowerCopy(LoweringContext& context, const GraphNode& node) {
   if (!context.status().ok()) return context.status();
   if (source == nullptr) return absl::InvalidArgumentError("argument 'src' is missing");
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
-    return context.Operand(ops, *source, index, type.sizes, type.dtype);
+    return Operand(context, ops, *source, index, type.sizes, type.dtype);
   }));
   return context.status();
 }
@@ -136,15 +139,15 @@ absl::Status LowerFlip(LoweringContext& context, const GraphNode& node) {
     if (self.rank() > 0) flipped[args.WrapDim(dim, self.rank())] = true;
   }
   if (!context.status().ok()) return context.status();
-  context.SetResult(node, context.MapIndex(self, context.ResultType(node), [&](Index index) {
-    std::vector<ExprId> from(index.begin(), index.end());
-    for (size_t dim = 0; dim < from.size() && dim < flipped.size(); ++dim) {
-      if (!flipped[dim]) continue;
-      const ExprId last = context.exprs().Sub(self.sizes[dim], context.Const(1));
-      from[dim] = context.exprs().Sub(last, index[dim]);
-    }
-    return from;
-  }));
+  context.SetResult(node, MapIndex(context, self, context.ResultType(node), [&](Index index) {
+                      std::vector<ExprId> from(index.begin(), index.end());
+                      for (size_t dim = 0; dim < from.size() && dim < flipped.size(); ++dim) {
+                        if (!flipped[dim]) continue;
+                        const ExprId last = context.exprs().Sub(self.sizes[dim], context.Const(1));
+                        from[dim] = context.exprs().Sub(last, index[dim]);
+                      }
+                      return from;
+                    }));
   return context.status();
 }
 
@@ -154,7 +157,7 @@ absl::Status LowerRoll(LoweringContext& context, const GraphNode& node) {
   const std::vector<ExprId> shifts = args.ExprList("shifts");
   std::vector<int64_t> dims = args.IntList("dims");
   if (!context.status().ok()) return context.status();
-  if (dims.empty() && self.rank() > 1) return context.Call(node, "no lowering", false);
+  if (dims.empty() && self.rank() > 1) return CallLibrary(context, node, "no lowering", false);
   if (dims.empty()) dims.push_back(0);
   if (dims.size() != shifts.size()) return absl::InvalidArgumentError("shifts and dims differ in length");
   std::vector<ExprId> shift(self.rank(), context.Const(0));
@@ -162,14 +165,15 @@ absl::Status LowerRoll(LoweringContext& context, const GraphNode& node) {
     ExprId& sum = shift[args.WrapDim(dims[i], self.rank())];
     sum = context.exprs().Add(sum, shifts[i]);
   }
-  context.SetResult(node, context.MapIndex(self, context.ResultType(node), [&](Index index) {
-    std::vector<ExprId> from(index.begin(), index.end());
-    for (size_t dim = 0; dim < from.size() && dim < shift.size(); ++dim) {
-      if (shift[dim] == context.Const(0)) continue;
-      from[dim] = context.exprs().Mod(context.exprs().Sub(index[dim], shift[dim]), self.sizes[dim]);
-    }
-    return from;
-  }));
+  context.SetResult(node, MapIndex(context, self, context.ResultType(node), [&](Index index) {
+                      std::vector<ExprId> from(index.begin(), index.end());
+                      for (size_t dim = 0; dim < from.size() && dim < shift.size(); ++dim) {
+                        if (shift[dim] == context.Const(0)) continue;
+                        from[dim] =
+                            context.exprs().Mod(context.exprs().Sub(index[dim], shift[dim]), self.sizes[dim]);
+                      }
+                      return from;
+                    }));
   return context.status();
 }
 

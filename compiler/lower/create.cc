@@ -1,6 +1,7 @@
 // Tensors from numbers alone.
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/operands.h"
 
 namespace kiln {
 namespace {
@@ -9,7 +10,7 @@ absl::Status Fill(LoweringContext& context, const GraphNode& node, const Argumen
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
-    return context.Operand(ops, value, index, type.sizes, type.dtype);
+    return Operand(context, ops, value, index, type.sizes, type.dtype);
   }));
   return context.status();
 }
@@ -40,8 +41,8 @@ absl::Status LowerArange(LoweringContext& context, const GraphNode& node) {
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const v1::DType wide = IsFloat(type.dtype) ? ComputeType(type.dtype) : v1::I64;
     const LoopOpId i = ops.Cast(ops.IndexExpr(index[0]), wide);
-    const LoopOpId first = context.Operand(ops, *start, index, type.sizes, wide);
-    const LoopOpId stride = context.Operand(ops, *step, index, type.sizes, wide);
+    const LoopOpId first = Operand(context, ops, *start, index, type.sizes, wide);
+    const LoopOpId stride = Operand(context, ops, *step, index, type.sizes, wide);
     return ops.Cast(ops.Add(first, ops.Mul(i, stride)), ComputeType(type.dtype));
   }));
   return context.status();

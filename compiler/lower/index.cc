@@ -2,8 +2,11 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/lower/library_call.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"
+#include "compiler/lower/operands.h"
+#include "compiler/lower/reduction_loops.h"
 #include "compiler/lower/strides.h"
 #include "compiler/target/device.h"
 
@@ -50,7 +53,8 @@ absl::Status LowerGather(LoweringContext& context, const GraphNode& node) {
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (!IsIndex(context, indices)) return absl::InvalidArgumentError("gather needs integer indices");
-  if (self.rank() == 0 || indices.rank() != self.rank()) return context.Call(node, "no lowering", false);
+  if (self.rank() == 0 || indices.rank() != self.rank())
+    return CallLibrary(context, node, "no lowering", false);
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> from(index.begin(), index.end());
     if (from.size() != self.rank())
@@ -69,7 +73,7 @@ absl::Status LowerIndexSelect(LoweringContext& context, const GraphNode& node) {
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (!IsIndex(context, indices)) return absl::InvalidArgumentError("index_select needs integer indices");
-  if (self.rank() == 0 || indices.rank() > 1) return context.Call(node, "no lowering", false);
+  if (self.rank() == 0 || indices.rank() > 1) return CallLibrary(context, node, "no lowering", false);
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> from(index.begin(), index.end()), at;
     if (from.size() != self.rank())
@@ -155,8 +159,8 @@ absl::Status LowerIndex(LoweringContext& context, const GraphNode& node) {
   const AdvancedKind kind = ReadAdvanced(context, node, self, &advanced);
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  if (kind == AdvancedKind::kMask) return context.Call(node, "closed list: nonzero", false);
-  if (kind == AdvancedKind::kUnsupported) return context.Call(node, "no lowering", false);
+  if (kind == AdvancedKind::kMask) return CallLibrary(context, node, "closed list: nonzero", false);
+  if (kind == AdvancedKind::kUnsupported) return CallLibrary(context, node, "no lowering", false);
   const size_t count = advanced.broadcast.size();
   if (type.rank() != count + advanced.whole.size())
     return absl::InvalidArgumentError("the result's rank does not fit");
@@ -228,7 +232,8 @@ class Scatter {
 
   void Finish(const GraphNode& node) {
     if (wide_ == type_.dtype) {
-      context_.SetOwnMemory(node, WithView(type_, view_));
+      context_.SetResult(node, WithView(type_, view_));
+      if (!node.results.empty()) context_.SetOwnsMemory(node.results[0], true);
       return;
     }
     TensorType wide_type = type_;
@@ -260,7 +265,7 @@ absl::Status LowerMaskedPut(LoweringContext& context, const GraphNode& node, con
   const bool one_value = context.exprs().Product(values.sizes) == context.Const(1);
   if (masks != 1 || !context.IsDefined(mask_id) || !one_value || args.Bool("accumulate", false) ||
       context.value(mask_id).rank() > self.rank()) {
-    return context.Call(node, "closed list: nonzero", false);
+    return CallLibrary(context, node, "closed list: nonzero", false);
   }
   const LoweredTensor mask = context.value(mask_id);
   context.CheckSizes(mask.sizes, Sizes(self.sizes.begin(), self.sizes.begin() + mask.rank()));
@@ -294,7 +299,7 @@ absl::Status LowerIndexPut(LoweringContext& context, const GraphNode& node) {
   if (!context.status().ok()) return context.status();
   if (kind == AdvancedKind::kMask) return LowerMaskedPut(context, node, self, advanced);
   if (kind == AdvancedKind::kUnsupported || (accumulate && type.dtype == v1::BOOL)) {
-    return context.Call(node, "no lowering", false);
+    return CallLibrary(context, node, "no lowering", false);
   }
   if (type.rank() != self.rank()) return absl::InvalidArgumentError("the result's rank does not fit");
   Sizes whole_sizes;
@@ -331,7 +336,7 @@ absl::Status LowerScatter(LoweringContext& context, const GraphNode& node) {
   const bool accumulate = reduce || node.target == Op::kScatterAdd;
   if ((reduce && (how != "sum" || !args.Bool("include_self", true))) || self.rank() == 0 ||
       indices.rank() != self.rank() || (accumulate && type.dtype == v1::BOOL)) {
-    return context.Call(node, reduce ? absl::StrCat("scatter_reduce ", how) : "no lowering", false);
+    return CallLibrary(context, node, reduce ? absl::StrCat("scatter_reduce ", how) : "no lowering", false);
   }
   if (!IsIndex(context, indices)) return absl::InvalidArgumentError("scatter needs integer indices");
   if (type.rank() != self.rank()) return absl::InvalidArgumentError("the result's rank does not fit");
@@ -351,7 +356,7 @@ absl::Status LowerScatter(LoweringContext& context, const GraphNode& node) {
     to[dim] = Position(context, ops, indices, from, self.sizes[dim]);
     const LoopOpId value =
         source_tensor == nullptr
-            ? context.Operand(ops, *source, from, indices.sizes, type.dtype)
+            ? Operand(context, ops, *source, from, indices.sizes, type.dtype)
             : ops.Cast(context.Load(ops, context.value(source_tensor->value), from), ComputeType(type.dtype));
     scatter.Store(ops, to, value);
   });
@@ -372,7 +377,7 @@ absl::Status LowerIndexAdd(LoweringContext& context, const GraphNode& node) {
   if (!context.status().ok()) return context.status();
   if (self.rank() == 0 || source.rank() != self.rank() || indices.rank() != 1 ||
       (accumulate && type.dtype == v1::BOOL)) {
-    return context.Call(node, "no lowering", false);
+    return CallLibrary(context, node, "no lowering", false);
   }
   if (!IsIndex(context, indices)) return absl::InvalidArgumentError("index_add needs integer indices");
   if (type.rank() != self.rank()) return absl::InvalidArgumentError("the result's rank does not fit");
@@ -387,7 +392,7 @@ absl::Status LowerIndexAdd(LoweringContext& context, const GraphNode& node) {
     to[dim] = Position(context, ops, indices, inner, self.sizes[dim]);
     LoopOpId value = ops.Cast(context.Load(ops, source, from), ComputeType(type.dtype));
     if (alpha != nullptr)
-      value = ops.Mul(value, context.Operand(ops, *alpha, from, source.sizes, type.dtype));
+      value = ops.Mul(value, Operand(context, ops, *alpha, from, source.sizes, type.dtype));
     scatter.Store(ops, to, value);
   });
   scatter.Finish(node);
@@ -403,7 +408,7 @@ absl::Status LowerEmbeddingBackward(LoweringContext& context, const GraphNode& n
   const int64_t padding = args.Int("padding_idx", -1);
   const bool by_frequency = args.Bool("scale_grad_by_freq", false);
   if (!context.status().ok()) return context.status();
-  if (by_frequency) return context.Call(node, "no lowering", false);
+  if (by_frequency) return CallLibrary(context, node, "no lowering", false);
   if (type.rank() != 2 || grad.rank() != indices.rank() + 1 || !IsIndex(context, indices)) {
     return absl::InvalidArgumentError("embedding_dense_backward needs a gradient for each index");
   }
@@ -432,15 +437,15 @@ absl::Status LowerBucketize(LoweringContext& context, const GraphNode& node) {
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   const auto count = boundaries.rank() == 1 ? context.exprs().AsConst(boundaries.sizes[0]) : std::nullopt;
-  if (!count.has_value() || *count > kManyBoundaries) return context.Call(node, "no lowering", false);
+  if (!count.has_value() || *count > kManyBoundaries) return CallLibrary(context, node, "no lowering", false);
   const Argument self_arg = *node.Find("self"), boundary_arg = *node.Find("boundaries");
-  const v1::DType common = ComputeType(context.Promote({&self_arg, &boundary_arg}));
-  LoweringContext::Reduction reduction;
+  const v1::DType common = ComputeType(PromotedType(context, {&self_arg, &boundary_arg}));
+  Reduction reduction;
   reduction.compute = v1::I64;
   reduction.inner_sizes = {boundaries.sizes[0]};
   context.SetResult(
-      node, context.Reduce(
-                type, reduction,
+      node, Reduce(
+                context, type, reduction,
                 [&](LoopRecorder& ops, Index outer, Index inner) {
                   const LoopOpId boundary = ops.Cast(context.Load(ops, boundaries, inner), common);
                   const LoopOpId x = ops.Cast(context.LoadBroadcast(ops, self, outer, type.sizes), common);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/lower/library_call.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/strides.h"
 #include "compiler/lower/value_facts.h"
@@ -131,11 +132,11 @@ absl::Status LoweringContext::LowerNode(const GraphNode& node) {
       node.target != Op::kSymbolOfSize)
     found = table.end();
   if (found != table.end()) return found->second(*this, node);
-  return Call(node,
-              complex                 ? "complex numbers"
-              : IsCustom(node.target) ? "custom operator"
-                                      : "no lowering",
-              false);
+  return CallLibrary(*this, node,
+                     complex                 ? "complex numbers"
+                     : IsCustom(node.target) ? "custom operator"
+                                             : "no lowering",
+                     false);
 }
 
 void LoweringContext::RealiseReused(const GraphNode& node) {

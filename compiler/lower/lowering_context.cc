@@ -20,34 +20,6 @@ bool IsHeavy(LoopOpcode op) {
   return transcendental || longer || op == LoopOpcode::kRandBits;
 }
 
-int Category(v1::DType dtype) {
-  if (dtype == v1::DTYPE_UNSPECIFIED) return 0;
-  if (dtype == v1::BOOL) return 1;
-  if (IsInteger(dtype)) return 2;
-  return IsFloat(dtype) ? 3 : 4;
-}
-
-v1::DType PromoteTwo(v1::DType a, v1::DType b) {
-  if (a == v1::DTYPE_UNSPECIFIED || a == b) return b;
-  if (b == v1::DTYPE_UNSPECIFIED) return a;
-  if (Category(a) != Category(b)) {
-    const v1::DType high = Category(a) > Category(b) ? a : b;
-    const v1::DType low = high == a ? b : a;
-    return high == v1::C64 && low == v1::F64 ? v1::C128 : high;
-  }
-  if (IsFloat(a) && ByteSize(a) == 2 && ByteSize(b) == 2) return v1::F32;  // F16 with BF16
-  if ((a == v1::U8 && b == v1::I8) || (a == v1::I8 && b == v1::U8)) return v1::I16;
-  return ByteSize(a) >= ByteSize(b) ? a : b;
-}
-
-// c10's combine_categories: the lower class counts only if it is of a higher category.
-v1::DType CombineClasses(v1::DType higher, v1::DType lower) {
-  if (Category(higher) >= 3)
-    return Category(lower) == 4 && Category(higher) == 3 ? PromoteTwo(higher, lower) : higher;
-  if (higher == v1::BOOL || Category(lower) >= 3) return PromoteTwo(higher, lower);
-  return higher != v1::DTYPE_UNSPECIFIED ? higher : lower;
-}
-
 }  // namespace
 
 LoweringContext::LoweringContext(const Graph& graph, const ValueFacts& facts, const LowerOptions& options)
@@ -66,8 +38,6 @@ void LoweringContext::Fail(const absl::Status& status) {
 }
 
 // ---- values
-
-void LoweringContext::Set(ValueId id, LoweredTensor tensor) { values_[id] = std::move(tensor); }
 
 const TensorType& LoweringContext::ResultType(const GraphNode& node, size_t result) {
   static const TensorType* none = new TensorType;
@@ -88,11 +58,6 @@ void LoweringContext::SetResult(const GraphNode& node, LoweredTensor tensor, siz
     return;
   }
   values_[node.results[result]] = std::move(tensor);
-}
-
-void LoweringContext::SetOwnMemory(const GraphNode& node, LoweredTensor tensor) {
-  SetResult(node, std::move(tensor));
-  if (!node.results.empty()) own_memory_[node.results[0]] = true;
 }
 
 void LoweringContext::CheckSize(ExprId have, ExprId want) {
@@ -287,52 +252,6 @@ std::vector<ExprId> BroadcastIndex(LoopRecorder& ops, const std::vector<ExprId>&
 LoopOpId LoweringContext::LoadBroadcast(LoopRecorder& ops, const LoweredTensor& tensor, Index index,
                                         const std::vector<ExprId>& sizes) {
   return Load(ops, tensor, BroadcastIndex(ops, tensor.sizes, index, sizes));
-}
-
-LoopOpId LoweringContext::Operand(LoopRecorder& ops, const Argument& argument, Index index,
-                                  const std::vector<ExprId>& sizes, v1::DType dtype) {
-  const v1::DType compute = ComputeType(dtype);
-  if (const auto* tensor = std::get_if<TensorArg>(&argument)) {
-    if (!IsDefined(tensor->value)) return ops.Cast(ops.Fail("an undefined tensor is used"), compute);
-    return ops.Cast(LoadBroadcast(ops, values_[tensor->value], index, sizes), compute);
-  }
-  if (const auto* value = std::get_if<FloatArg>(&argument)) return ops.Constant(value->value, compute);
-  if (const auto* value = std::get_if<BoolArg>(&argument)) return ops.ConstantInt(value->value, compute);
-  if (const auto* value = std::get_if<IntArg>(&argument))
-    return ops.Cast(ops.IndexExpr(value->value), compute);
-  return ops.Cast(ops.Fail("an operand is neither a tensor nor a number"), compute);
-}
-
-v1::DType LoweringContext::Promote(absl::Span<const Argument* const> arguments) {
-  v1::DType dims = v1::DTYPE_UNSPECIFIED, zero = v1::DTYPE_UNSPECIFIED, scalars = v1::DTYPE_UNSPECIFIED;
-  for (const Argument* argument : arguments) {
-    if (argument == nullptr) continue;
-    if (const auto* tensor = std::get_if<TensorArg>(argument)) {
-      if (!IsDefined(tensor->value)) continue;
-      const LoweredTensor& value = values_[tensor->value];
-      v1::DType& slot = value.rank() == 0 ? zero : dims;
-      slot = PromoteTwo(slot, value.dtype);
-    } else if (std::holds_alternative<FloatArg>(*argument)) {
-      scalars = PromoteTwo(scalars, v1::F32);
-    } else if (std::holds_alternative<IntArg>(*argument)) {
-      scalars = PromoteTwo(scalars, v1::I64);
-    } else if (std::holds_alternative<BoolArg>(*argument)) {
-      scalars = PromoteTwo(scalars, v1::BOOL);
-    }
-  }
-  return CombineClasses(dims, CombineClasses(zero, scalars));
-}
-
-BufferId LoweringContext::SeedBuffer() {
-  if (seed_buffer_ >= 0) return static_cast<BufferId>(seed_buffer_);
-  const BufferId buffer = out_.AddBuffer(v1::I64, v1::CPU, {one_}, {one_});
-  LoopGraphNode node;
-  node.kind = LoopGraphNode::Kind::kSeeds;
-  node.seeds.buffer = buffer;
-  node.seeds.count = 1;
-  out_.nodes.push_back(std::move(node));
-  seed_buffer_ = buffer;
-  return buffer;
 }
 
 }  // namespace kiln

@@ -22,6 +22,7 @@
 #include "compiler/lower/loop_recorder.h"
 #include "compiler/lower/lowered_tensor.h"
 #include "compiler/lower/lowering.h"
+#include "compiler/lower/random_seed.h"
 #include "compiler/lower/value_facts.h"
 
 namespace kiln {
@@ -31,9 +32,6 @@ using Index = absl::Span<const ExprId>;
 using PointFn = absl::FunctionRef<LoopOpId(LoopRecorder&, Index)>;
 // The element at (outer index, inner index) of a reduction.
 using InnerFn = absl::FunctionRef<LoopOpId(LoopRecorder&, Index outer, Index inner)>;
-using ValueFn = absl::FunctionRef<LoopOpId(LoopRecorder&, LoopOpId)>;
-// Where the index of a view's element lies in the viewed tensor.
-using IndexMap = absl::FunctionRef<std::vector<ExprId>(Index)>;
 
 class LoweringContext {
  public:
@@ -50,6 +48,7 @@ class LoweringContext {
   const LowerOptions& options() const { return options_; }
   ExprPool& exprs() { return out_.exprs; }
   LoopGraph& out() { return out_; }
+  RandomSeed& seed() { return seed_; }
   ExprId Const(int64_t value) { return out_.exprs.Const(value); }
   absl::Status status() const { return status_; }
   void Fail(const absl::Status& status);
@@ -60,13 +59,16 @@ class LoweringContext {
   bool IsDefined(ValueId id) const {
     return id < values_.size() && values_[id].dtype != v1::DTYPE_UNSPECIFIED;
   }
-  void Set(ValueId id, LoweredTensor tensor);
+  LoweredTensor& MutableValue(ValueId id) { return values_[id]; }
   void SetResult(const GraphNode& node, LoweredTensor tensor, size_t result = 0);
   const TensorType& ResultType(const GraphNode& node, size_t result = 0);
   // The value fills memory that the program allocated for it, and its next consumer is its last.
   bool MayOverwrite(ValueId id) const { return own_memory_[id] && facts_.uses[id] == 1; }
-  // A result that fills a buffer of its own.
-  void SetOwnMemory(const GraphNode& node, LoweredTensor tensor);
+  // Whether the value fills a buffer of its own, which no other value looks at.
+  void SetOwnsMemory(ValueId id, bool owns) { own_memory_[id] = owns; }
+  // Whether a call's result has the size that the symbol is.
+  bool IsBound(uint32_t symbol) const { return bound_.contains(symbol); }
+  void Bind(uint32_t symbol) { bound_.insert(symbol); }
 
   // ---- building
   LoweredTensor Pointwise(const TensorType& type, PointFn fn);
@@ -74,27 +76,13 @@ class LoweringContext {
   // Loads with right-aligned broadcasting from `index` over a tensor of sizes `sizes`.
   LoopOpId LoadBroadcast(LoopRecorder& ops, const LoweredTensor& tensor, Index index,
                          const std::vector<ExprId>& sizes);
-  // A tensor or scalar argument as an operand, cast to the compute type of `dtype`.
-  LoopOpId Operand(LoopRecorder& ops, const Argument& argument, Index index, const std::vector<ExprId>& sizes,
-                   v1::DType dtype);
-  // ATen's result_type over the tensor and scalar arguments.
-  v1::DType Promote(absl::Span<const Argument* const> arguments);
-
-  // A reduction into a buffer. `outer_sizes` are the result's dimensions that are not reduced (the
-  // type's sizes without 1s that `keepdim` left may be passed with them: a size-1 dimension costs
-  // nothing). `value` gives the element in `compute`; `finish` turns the reduced value into the result.
-  struct Reduction {
-    v1::ReduceKind kind = v1::REDUCE_SUM;
-    v1::DType compute = v1::F32;
-    std::vector<ExprId> inner_sizes;
-    bool may_split = true;  // not for ARGMAX, ARGMIN
-  };
-  LoweredTensor Reduce(const TensorType& type, const Reduction& reduction, InnerFn value, ValueFn finish);
   // An ordered nest: `body` records ops and stores for every (outer, inner) point.
   void EmitOrdered(const std::vector<ExprId>& outer_sizes, const std::vector<ExprId>& inner_sizes,
                    absl::FunctionRef<void(LoopRecorder&, Index outer, Index inner)> body);
   // Pointwise stores of `fn` into an existing view.
   void EmitStores(const BufferView& target, PointFn fn);
+  // Stores of `value`, which reduces over the inner index.
+  void EmitReduced(const BufferView& target, const std::vector<ExprId>& inner_sizes, InnerFn value);
 
   // ---- memory
   enum class Layout { kPreferred, kContiguous };
@@ -115,6 +103,8 @@ class LoweringContext {
   // The tensor in memory with exactly these strides, which leave no gap: its own memory if it lies so, or a
   // copy.
   BufferView InLayout(LoweredTensor& tensor, const std::vector<ExprId>& strides);
+  // A library call's result lies in its argument's memory.
+  void ShareStorage(const GraphNode& node, const BufferView& argument, BufferId made);
   // Fails when two sizes that must agree are known to differ; a guard where that is not known.
   void CheckSize(ExprId have, ExprId want);
   void CheckSizes(const std::vector<ExprId>& have, const std::vector<ExprId>& want);
@@ -124,45 +114,12 @@ class LoweringContext {
   void CheckIndex(LoopRecorder& ops, Index index, const std::vector<ExprId>& sizes);
   bool ReadsBuffer(const LoweredTensor& tensor, BufferId buffer) const;
 
-  // ---- views
-  // The elements of `base` at mapped indices, not in memory.
-  LoweredTensor MapIndex(const LoweredTensor& base, const TensorType& type, IndexMap map);
-  // Every base index is `start` plus a multiple of some result indices: stays strided if it is.
-  struct AffineMap {
-    struct From {
-      size_t dim;  // of the base
-      ExprId step;
-    };
-    std::vector<ExprId> start;                       // by base dimension
-    std::vector<absl::InlinedVector<From, 2>> dims;  // by result dimension; empty: not used
-  };
-  LoweredTensor Affine(const LoweredTensor& base, const TensorType& type, const AffineMap& map);
-  LoweredTensor Reshape(ValueId base, const TensorType& type);
-
-  // ---- library calls
-  // How a tensor argument has to be passed.
-  struct CallOperand {
-    std::vector<ExprId> strides;
-    LoweredTensor* tensor = nullptr;  // instead of the argument's value
-  };
-  using CallOperands = absl::flat_hash_map<std::string, CallOperand>;  // by the arguments' names
-  absl::Status Call(const GraphNode& node, absl::string_view reason, bool into_results,
-                    const CallOperands& operands = {});
-  // Whether a call's result has the size that the symbol is.
-  bool IsBound(uint32_t symbol) const { return bound_.contains(symbol); }
-
-  // ---- random numbers
-  // The seed of the graph's random operators; the number of this one.
-  BufferId SeedBuffer();
-  uint32_t NextRandomOp() { return random_ops_++; }
-
-  LoopVar NewVar(ExprId extent);
-
  private:
   struct Domain {
     std::vector<LoopVar> loops;  // sizes other than 1
     std::vector<ExprId> index;   // by dimension
   };
+  LoopVar NewVar(ExprId extent);
   Domain NewDomain(const std::vector<ExprId>& sizes);
   ExprId CanonicalVar(size_t dim, ExprId extent);
   void SortByStride(const std::vector<ExprId>& strides, const std::vector<ExprId>& index,
@@ -172,16 +129,10 @@ class LoweringContext {
   void EmitLoops(LoopRecorder& ops, std::vector<LoopVar> outer, std::vector<LoopVar> inner, bool ordered);
   bool HasDivision(ExprId expr);
   bool IsOne(ExprId size) { return size == one_; }
-  struct Split;
-  void CutEvenly(ExprId size, int64_t most, Split* split);
-  bool PlanSplit(const TensorType& type, const Reduction& reduction, Split* split);
-  LoweredTensor ReduceOnce(const TensorType& type, const Reduction& reduction, InnerFn value, ValueFn finish);
   void RealiseWithRoom(ValueId id);
   void RealiseReused(const GraphNode& node);
   // Gives results that have to lie as declared memory that does.
   void PinResults(const GraphNode& node);
-  // A library call's result lies in its argument's memory.
-  void ShareStorage(const GraphNode& node, const BufferView& argument, BufferId made);
   absl::Status BindInputs();
   absl::Status BindOutputs();
   BufferView OutputView(const GraphOutput& output);
@@ -193,6 +144,7 @@ class LoweringContext {
   const ValueFacts& facts_;
   const LowerOptions options_;
   LoopGraph out_;
+  RandomSeed seed_{out_};
   absl::Status status_;
   std::vector<LoweredTensor> values_;
   std::vector<bool> own_memory_;
@@ -202,9 +154,7 @@ class LoweringContext {
   absl::flat_hash_set<BufferId> row_padded_;  // whose rows end in room, which nobody has filled yet
   uint32_t node_index_ = 0;
   uint32_t next_var_ = 0;
-  uint32_t random_ops_ = 0;
   ExprId one_ = 0;
-  int64_t seed_buffer_ = -1;
   absl::flat_hash_map<std::pair<size_t, ExprId>, ExprId> canonical_vars_;
   absl::flat_hash_map<ExprId, bool> has_division_;
 };

@@ -21,7 +21,7 @@ void SaveReaders(LoweringContext& context, const GraphNode& node, BufferId buffe
     } else {
       context.Realise(tensor);
     }
-    context.Set(id, std::move(tensor));
+    context.MutableValue(id) = std::move(tensor);
   };
   for (const GraphOutput& output : context.graph().outputs) save(output.value);
   const std::vector<GraphNode>& nodes = context.graph().nodes;

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"
+#include "compiler/lower/operands.h"
 #include "compiler/lower/strides.h"
 #include "compiler/target/device.h"
 
@@ -71,7 +72,7 @@ absl::Status StorePadded(LoweringContext& context, const GraphNode& node) {
     behind.offset = context.exprs().Mul(self.sizes[dim], whole.strides[dim]);
     context.EmitStores(behind, [&](LoopRecorder& ops, Index index) {
       return value == nullptr ? ops.ConstantInt(0, type.dtype)
-                              : context.Operand(ops, *value, index, behind.sizes, type.dtype);
+                              : Operand(context, ops, *value, index, behind.sizes, type.dtype);
     });
   }
   context.SetResult(node, WithView(type, whole));
@@ -106,7 +107,7 @@ absl::Status LowerPad(LoweringContext& context, const GraphNode& node) {
     const LoopOpId element = context.Load(ops, self, from);
     ops.CloseMask();
     const LoopOpId fill = value == nullptr ? ops.ConstantInt(0, type.dtype)
-                                           : context.Operand(ops, *value, index, type.sizes, type.dtype);
+                                           : Operand(context, ops, *value, index, type.sizes, type.dtype);
     return ops.Where(inside, element, fill);
   }));
   return context.status();

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"
+#include "compiler/lower/operands.h"
 #include "compiler/passes/core_set.h"
 #include "compiler/target/device.h"
 
@@ -96,7 +97,7 @@ absl::Status LowerUnary(LoweringContext& context, const GraphNode& node) {
   const LoopOpcode op = UnaryOperators().find(node.target)->second;
   const Argument& self = Slot(context, node, "self");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    const LoopOpId x = context.Operand(ops, self, index, type.sizes, type.dtype);
+    const LoopOpId x = Operand(context, ops, self, index, type.sizes, type.dtype);
     if (type.dtype == v1::BOOL) return x;  // abs and sign of a BOOL
     if (IsRounding(op) && !IsFloat(type.dtype)) return x;
     return ops.Unary(op, x);
@@ -146,7 +147,7 @@ bool RoundsOperand(const LoweringContext& context, LoopOpcode op, const Argument
 
 LoopOpId RoundedOperand(LoweringContext& context, LoopRecorder& ops, LoopOpcode op, const Argument& argument,
                         bool is_last, Index index, const TensorType& type) {
-  const LoopOpId value = context.Operand(ops, argument, index, type.sizes, type.dtype);
+  const LoopOpId value = Operand(context, ops, argument, index, type.sizes, type.dtype);
   return RoundsOperand(context, op, argument, is_last, type) ? ops.RoundTo(value, type.dtype) : value;
 }
 
@@ -262,11 +263,11 @@ absl::Status LowerCompare(LoweringContext& context, const GraphNode& node) {
   const LoopOpcode op = OpOf(kCompare, node.target);
   const Argument& self = Slot(context, node, "self");
   const Argument& other = Slot(context, node, "other");
-  const v1::DType common = context.Promote({&self, &other});
+  const v1::DType common = PromotedType(context, {&self, &other});
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     // Rounded to the compared type, of which eager makes a tensor of a number.
     auto operand = [&](const Argument& argument) {
-      const LoopOpId value = context.Operand(ops, argument, index, type.sizes, common);
+      const LoopOpId value = Operand(context, ops, argument, index, type.sizes, common);
       return IsOfOtherType(context, argument, common) ? ops.RoundTo(value, common) : value;
     };
     LoopOpId a = operand(self), b = operand(other);
@@ -284,7 +285,7 @@ absl::Status LowerLogical(LoweringContext& context, const GraphNode& node) {
   const Argument& other = Slot(context, node, "other");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     auto truth = [&](const Argument& argument) {
-      return ops.Cast(context.Operand(ops, argument, index, type.sizes, context.Promote({&argument})),
+      return ops.Cast(Operand(context, ops, argument, index, type.sizes, PromotedType(context, {&argument})),
                       v1::BOOL);
     };
     const LoopOpId a = truth(self), b = truth(other);
@@ -338,8 +339,8 @@ absl::Status LowerWhere(LoweringContext& context, const GraphNode& node) {
   const Argument& other = Slot(context, node, "other");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     const LoopOpId chosen = context.LoadBroadcast(ops, condition, index, type.sizes);
-    return ops.Where(chosen, context.Operand(ops, self, index, type.sizes, type.dtype),
-                     context.Operand(ops, other, index, type.sizes, type.dtype));
+    return ops.Where(chosen, Operand(context, ops, self, index, type.sizes, type.dtype),
+                     Operand(context, ops, other, index, type.sizes, type.dtype));
   });
 }
 
@@ -350,8 +351,8 @@ absl::Status LowerMaskedFill(LoweringContext& context, const GraphNode& node) {
   const Argument& value = Slot(context, node, "value");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     return ops.Where(context.LoadBroadcast(ops, mask, index, type.sizes),
-                     context.Operand(ops, value, index, type.sizes, type.dtype),
-                     context.Operand(ops, self, index, type.sizes, type.dtype));
+                     Operand(context, ops, value, index, type.sizes, type.dtype),
+                     Operand(context, ops, self, index, type.sizes, type.dtype));
   });
 }
 
@@ -360,12 +361,12 @@ absl::Status LowerClamp(LoweringContext& context, const GraphNode& node) {
   const Argument* low = node.Find("min");
   const Argument* high = node.Find("max");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    LoopOpId x = context.Operand(ops, self, index, type.sizes, type.dtype);
+    LoopOpId x = Operand(context, ops, self, index, type.sizes, type.dtype);
     if (low != nullptr) {
-      x = ops.Binary(LoopOpcode::kMaximum, x, context.Operand(ops, *low, index, type.sizes, type.dtype));
+      x = ops.Binary(LoopOpcode::kMaximum, x, Operand(context, ops, *low, index, type.sizes, type.dtype));
     }
     if (high != nullptr) {
-      x = ops.Binary(LoopOpcode::kMinimum, x, context.Operand(ops, *high, index, type.sizes, type.dtype));
+      x = ops.Binary(LoopOpcode::kMinimum, x, Operand(context, ops, *high, index, type.sizes, type.dtype));
     }
     return x;
   });
@@ -374,7 +375,7 @@ absl::Status LowerClamp(LoweringContext& context, const GraphNode& node) {
 absl::Status LowerRelu(LoweringContext& context, const GraphNode& node) {
   const Argument& self = Slot(context, node, "self");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    const LoopOpId x = context.Operand(ops, self, index, type.sizes, type.dtype);
+    const LoopOpId x = Operand(context, ops, self, index, type.sizes, type.dtype);
     return ops.Binary(LoopOpcode::kMaximum, x, ops.ConstantInt(0, type.dtype));
   });
 }
@@ -398,7 +399,7 @@ absl::Status LowerPow(LoweringContext& context, const GraphNode& node) {
   const Argument& self = Slot(context, node, "self");
   const Argument& exponent = Slot(context, node, "exponent");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    const LoopOpId x = context.Operand(ops, self, index, type.sizes, type.dtype);
+    const LoopOpId x = Operand(context, ops, self, index, type.sizes, type.dtype);
     if (const auto* value = std::get_if<FloatArg>(&exponent))
       return PowConstant(ops, x, value->value, type.dtype);
     if (const auto* value = std::get_if<IntArg>(&exponent)) {
@@ -408,7 +409,7 @@ absl::Status LowerPow(LoweringContext& context, const GraphNode& node) {
         return PowConstant(ops, x, static_cast<double>(*known), type.dtype);
       }
     }
-    return ops.Binary(LoopOpcode::kPow, x, context.Operand(ops, exponent, index, type.sizes, type.dtype));
+    return ops.Binary(LoopOpcode::kPow, x, Operand(context, ops, exponent, index, type.sizes, type.dtype));
   });
 }
 
@@ -435,9 +436,9 @@ absl::Status LowerFma(LoweringContext& context, const GraphNode& node) {
   const Argument& b = Slot(context, node, "b");
   const Argument& c = Slot(context, node, "c");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    const LoopOpId product = ops.Mul(context.Operand(ops, a, index, type.sizes, type.dtype),
-                                     context.Operand(ops, b, index, type.sizes, type.dtype));
-    return ops.Add(product, context.Operand(ops, c, index, type.sizes, type.dtype));
+    const LoopOpId product = ops.Mul(Operand(context, ops, a, index, type.sizes, type.dtype),
+                                     Operand(context, ops, b, index, type.sizes, type.dtype));
+    return ops.Add(product, Operand(context, ops, c, index, type.sizes, type.dtype));
   });
 }
 
@@ -449,10 +450,10 @@ absl::Status LowerAddc(LoweringContext& context, const GraphNode& node) {
   const Argument& tensor2 = Slot(context, node, "tensor2");
   const Argument* value = node.Find("value");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    LoopOpId x = context.Operand(ops, tensor1, index, type.sizes, type.dtype);
-    if (value != nullptr) x = ops.Mul(context.Operand(ops, *value, index, type.sizes, type.dtype), x);
-    const LoopOpId y = context.Operand(ops, tensor2, index, type.sizes, type.dtype);
-    return ops.Add(context.Operand(ops, self, index, type.sizes, type.dtype), ops.Binary(op, x, y));
+    LoopOpId x = Operand(context, ops, tensor1, index, type.sizes, type.dtype);
+    if (value != nullptr) x = ops.Mul(Operand(context, ops, *value, index, type.sizes, type.dtype), x);
+    const LoopOpId y = Operand(context, ops, tensor2, index, type.sizes, type.dtype);
+    return ops.Add(Operand(context, ops, self, index, type.sizes, type.dtype), ops.Binary(op, x, y));
   });
 }
 
@@ -461,9 +462,9 @@ absl::Status LowerLerp(LoweringContext& context, const GraphNode& node) {
   const Argument& end = Slot(context, node, "end");
   const Argument& weight = Slot(context, node, "weight");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    const LoopOpId a = context.Operand(ops, start, index, type.sizes, type.dtype);
-    const LoopOpId b = context.Operand(ops, end, index, type.sizes, type.dtype);
-    const LoopOpId w = context.Operand(ops, weight, index, type.sizes, type.dtype);
+    const LoopOpId a = Operand(context, ops, start, index, type.sizes, type.dtype);
+    const LoopOpId b = Operand(context, ops, end, index, type.sizes, type.dtype);
+    const LoopOpId w = Operand(context, ops, weight, index, type.sizes, type.dtype);
     // As eager: from the nearer end.
     const LoopOpId distance = ops.Sub(b, a);
     const LoopOpId near =

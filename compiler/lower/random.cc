@@ -6,8 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/dtype_range.h"
+#include "compiler/lower/library_call.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"
+#include "compiler/lower/operands.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -20,7 +22,7 @@ LoopOpId Bits(LoweringContext& context, LoopRecorder& ops, Index index, const Te
   const std::vector<ExprId> strides = ContiguousStrides(context.exprs(), type.sizes);
   for (size_t dim = 0; dim < index.size(); ++dim)
     terms.push_back(context.exprs().Mul(index[dim], strides[dim]));
-  const LoopOpId seed = ops.Load(context.SeedBuffer(), v1::I64, context.Const(0));
+  const LoopOpId seed = ops.Load(context.seed().Buffer(), v1::I64, context.Const(0));
   return ops.RandBits(seed, ops.IndexExpr(context.exprs().Sum(terms)), ops.ConstantInt(number));
 }
 
@@ -35,15 +37,15 @@ bool UseLibrary(LoweringContext& context, const GraphNode& node) {
   return context.options().fallback_random || node.Find("generator") != nullptr;
 }
 
-absl::Status CallLibrary(LoweringContext& context, const GraphNode& node) {
-  return context.Call(node, "random", false);
+absl::Status CallRandom(LoweringContext& context, const GraphNode& node) {
+  return CallLibrary(context, node, "random", false);
 }
 
 absl::Status LowerRand(LoweringContext& context, const GraphNode& node) {
-  if (UseLibrary(context, node)) return CallLibrary(context, node);
+  if (UseLibrary(context, node)) return CallRandom(context, node);
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  const uint32_t number = context.NextRandomOp();
+  const uint32_t number = context.seed().NextOperator();
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     return Uniform(ops, Bits(context, ops, index, type, number), type.dtype);
   }));
@@ -52,10 +54,10 @@ absl::Status LowerRand(LoweringContext& context, const GraphNode& node) {
 
 // Box-Muller on two draws.
 absl::Status LowerRandn(LoweringContext& context, const GraphNode& node) {
-  if (UseLibrary(context, node)) return CallLibrary(context, node);
+  if (UseLibrary(context, node)) return CallRandom(context, node);
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  const uint32_t first = context.NextRandomOp(), second = context.NextRandomOp();
+  const uint32_t first = context.seed().NextOperator(), second = context.seed().NextOperator();
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const v1::DType compute = ComputeType(type.dtype);
     const LoopOpId u = Uniform(ops, Bits(context, ops, index, type, first), compute);
@@ -163,7 +165,7 @@ absl::Status DrawIntegers(LoweringContext& context, const GraphNode& node,
   KILN_RETURN_IF_ERROR(span.status());
   const TensorType& type = context.ResultType(node);
   uint32_t numbers[3];
-  for (uint32_t& number : numbers) number = context.NextRandomOp();
+  for (uint32_t& number : numbers) number = context.seed().NextOperator();
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const auto word = [&](size_t i) { return Bits(context, ops, index, type, numbers[i]); };
     return ops.Cast(DrawInteger(context, ops, *span, word), ComputeType(type.dtype));
@@ -173,7 +175,7 @@ absl::Status DrawIntegers(LoweringContext& context, const GraphNode& node,
 
 absl::Status LowerRandint(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
-  if (UseLibrary(context, node)) return CallLibrary(context, node);
+  if (UseLibrary(context, node)) return CallRandom(context, node);
   const ExprId low = args.Expr("low", context.Const(0));
   const ExprId high = args.Expr("high", context.Const(0));
   return DrawIntegers(context, node, SpanOf(context, low, high, context.ResultType(node).dtype));
@@ -183,30 +185,30 @@ absl::Status LowerRandint(LoweringContext& context, const GraphNode& node) {
 // without both from 0 on.
 absl::Status LowerRandom(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
-  if (UseLibrary(context, node)) return CallLibrary(context, node);
+  if (UseLibrary(context, node)) return CallRandom(context, node);
   const v1::DType dtype = context.ResultType(node).dtype;
   const ExprId from = args.Expr("from", context.Const(0));
   if (args.Has("to")) {
     return DrawIntegers(context, node, SpanOf(context, from, args.Expr("to", from), dtype));
   }
   const auto first = context.exprs().AsConst(from);
-  if (!first.has_value() || !HoldsInteger(dtype, *first)) return CallLibrary(context, node);
+  if (!first.has_value() || !HoldsInteger(dtype, *first)) return CallRandom(context, node);
   return DrawIntegers(context, node,
                       FixedSpan(context, *first, IntegersEnd(dtype) - static_cast<uint64_t>(*first)));
 }
 
 // 1 with probability p: a number, or a tensor of the result's shape.
 absl::Status LowerBernoulli(LoweringContext& context, const GraphNode& node) {
-  if (UseLibrary(context, node)) return CallLibrary(context, node);
+  if (UseLibrary(context, node)) return CallRandom(context, node);
   const TensorType& type = context.ResultType(node);
   const Argument* chance = node.Find(node.target == Op::kBernoulli ? "self" : "p");
   if (!context.status().ok()) return context.status();
   static const Argument* half = new Argument(FloatArg{0.5});
   if (chance == nullptr) chance = half;
-  const uint32_t number = context.NextRandomOp();
+  const uint32_t number = context.seed().NextOperator();
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const LoopOpId u = Uniform(ops, Bits(context, ops, index, type, number), v1::F32);
-    const LoopOpId p = context.Operand(ops, *chance, index, type.sizes, v1::F32);
+    const LoopOpId p = Operand(context, ops, *chance, index, type.sizes, v1::F32);
     return ops.Cast(ops.Compare(LoopOpcode::kLt, u, p), ComputeType(type.dtype));
   }));
   return context.status();
@@ -214,13 +216,13 @@ absl::Status LowerBernoulli(LoweringContext& context, const GraphNode& node) {
 
 absl::Status LowerDropout(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
-  if (context.options().fallback_random) return CallLibrary(context, node);
+  if (context.options().fallback_random) return CallRandom(context, node);
   const LoweredTensor input = args.Tensor("input");
   const double p = args.Float("p", 0.5);
   const bool train = args.Bool("train", true);
   const TensorType type = context.ResultType(node, 0), mask_type = context.ResultType(node, 1);
   if (!context.status().ok()) return context.status();
-  const uint32_t number = context.NextRandomOp();
+  const uint32_t number = context.seed().NextOperator();
   TensorType kept_type = mask_type;
   if (kept_type.dtype == v1::DTYPE_UNSPECIFIED) kept_type = type;
   kept_type.dtype = v1::BOOL;

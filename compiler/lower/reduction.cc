@@ -3,6 +3,7 @@
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"
+#include "compiler/lower/reduction_loops.h"
 #include "compiler/lower/strides.h"
 
 namespace kiln {
@@ -57,14 +58,14 @@ void ReduceInto(LoweringContext& context, const GraphNode& node, size_t result, 
   const ReducedDims map(self, dims, keepdim);
   if (!context.status().ok() || type.dtype == v1::DTYPE_UNSPECIFIED) return;
   if (map.ResultRank() != type.rank()) return context.Invalid("the result's rank does not fit the reduction");
-  LoweringContext::Reduction reduction;
+  Reduction reduction;
   reduction.kind = kind;
   reduction.compute = compute;
   reduction.inner_sizes = map.inner_sizes();
   reduction.may_split = !IsArgReduce(kind);
   context.SetResult(node,
-                    context.Reduce(
-                        type, reduction,
+                    Reduce(
+                        context, type, reduction,
                         [&](LoopRecorder& ops, Index outer, Index inner) {
                           const LoopOpId x = context.Load(ops, self, map.Full(outer, inner));
                           return prepare(ops, ops.Cast(x, compute));
@@ -143,22 +144,22 @@ absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size
     return absl::InvalidArgumentError("the result's rank does not fit the reduction");
   const v1::DType compute =
       type.device == v1::CPU ? v1::F64 : ComputeType(type.dtype);  // as eager sums them up
-  LoweringContext::Reduction reduction;
+  Reduction reduction;
   reduction.compute = compute;
   reduction.inner_sizes = map.inner_sizes();
   // The mean is kept in the compute type: the second pass must not see it rounded.
   TensorType mean_type = type;
   mean_type.dtype = compute;
-  const LoweredTensor mean = context.Reduce(
-      mean_type, reduction,
+  const LoweredTensor mean = Reduce(
+      context, mean_type, reduction,
       [&](LoopRecorder& ops, Index outer, Index inner) {
         return ops.Cast(context.Load(ops, self, map.Full(outer, inner)), compute);
       },
       [&](LoopRecorder& ops, LoopOpId sum) {
         return ops.Div(sum, CountAs(context, ops, self, dims, compute));
       });
-  const LoweredTensor variance = context.Reduce(
-      type, reduction,
+  const LoweredTensor variance = Reduce(
+      context, type, reduction,
       [&](LoopRecorder& ops, Index outer, Index inner) {
         const LoopOpId x = ops.Cast(context.Load(ops, self, map.Full(outer, inner)), compute);
         const LoopOpId distance = ops.Sub(x, context.Load(ops, mean, outer));

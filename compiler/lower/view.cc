@@ -4,15 +4,15 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/lower/library_call.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"
 #include "compiler/lower/slicing.h"
+#include "compiler/lower/view_maps.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
-
-using AffineMap = LoweringContext::AffineMap;
 
 // Every base dimension as itself.
 AffineMap IdentityMap(LoweringContext& context, size_t rank) {
@@ -25,7 +25,7 @@ AffineMap IdentityMap(LoweringContext& context, size_t rank) {
 absl::Status LowerReshape(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
   const ValueId self = args.TensorValue("self");
-  context.SetResult(node, context.Reshape(self, context.ResultType(node)));
+  context.SetResult(node, Reshape(context, self, context.ResultType(node)));
   return context.status();
 }
 
@@ -43,7 +43,7 @@ absl::Status Permute(LoweringContext& context, const GraphNode& node, const Lowe
   AffineMap map;
   map.start.assign(self.rank(), context.Const(0));
   for (size_t dim : order) map.dims.push_back({{dim, context.Const(1)}});
-  context.SetResult(node, context.Affine(self, context.ResultType(node), map));
+  context.SetResult(node, Affine(context, self, context.ResultType(node), map));
   return context.status();
 }
 
@@ -94,7 +94,7 @@ absl::Status LowerExpand(LoweringContext& context, const GraphNode& node) {
     }
     map.dims[added + dim] = {{dim, context.Const(1)}};
   }
-  context.SetResult(node, context.Affine(self, type, map));
+  context.SetResult(node, Affine(context, self, type, map));
   return context.status();
 }
 
@@ -104,7 +104,7 @@ absl::Status LowerUnsqueeze(LoweringContext& context, const GraphNode& node) {
   const size_t at = args.Dim("dim", self.rank() + 1, 0);
   AffineMap map = IdentityMap(context, self.rank());
   map.dims.insert(map.dims.begin() + at, absl::InlinedVector<AffineMap::From, 2>{});
-  context.SetResult(node, context.Affine(self, context.ResultType(node), map));
+  context.SetResult(node, Affine(context, self, context.ResultType(node), map));
   return context.status();
 }
 
@@ -124,7 +124,7 @@ absl::Status LowerSqueeze(LoweringContext& context, const GraphNode& node) {
           absl::StrCat("squeeze of a dimension of size ", context.exprs().ToString(self.sizes[dim])));
     }
   }
-  context.SetResult(node, context.Affine(self, context.ResultType(node), map));
+  context.SetResult(node, Affine(context, self, context.ResultType(node), map));
   return context.status();
 }
 
@@ -138,7 +138,7 @@ absl::Status LowerSlice(LoweringContext& context, const GraphNode& node) {
   AffineMap map = IdentityMap(context, self.rank());
   map.start[dim] = ClampedIndex(context.exprs(), args.Expr("start", context.Const(0)), self.sizes[dim]);
   map.dims[dim][0].step = context.Const(step);
-  context.SetResult(node, context.Affine(self, context.ResultType(node), map));
+  context.SetResult(node, Affine(context, self, context.ResultType(node), map));
   return context.status();
 }
 
@@ -153,7 +153,7 @@ absl::Status LowerSelect(LoweringContext& context, const GraphNode& node) {
     return absl::InvalidArgumentError("select past the end");
   }
   map.dims.erase(map.dims.begin() + dim);
-  context.SetResult(node, context.Affine(self, context.ResultType(node), map));
+  context.SetResult(node, Affine(context, self, context.ResultType(node), map));
   return context.status();
 }
 
@@ -169,7 +169,7 @@ absl::Status LowerSplit(LoweringContext& context, const GraphNode& node) {
   for (size_t i = 0; i < node.results.size(); ++i) {
     const TensorType& type = context.ResultType(node, i);
     if (!unbind && type.rank() != self.rank()) return absl::InvalidArgumentError("a piece of another rank");
-    context.SetResult(node, context.Affine(self, type, map), i);
+    context.SetResult(node, Affine(context, self, type, map), i);
     const ExprId length = unbind ? context.Const(1) : type.sizes[dim];
     map.start[dim] = context.exprs().Add(map.start[dim], length);
   }
@@ -190,7 +190,7 @@ absl::Status LowerDiagonal(LoweringContext& context, const GraphNode& node) {
     if (dim != dim1 && dim != dim2) map.dims.push_back({{dim, context.Const(1)}});
   }
   map.dims.push_back({{dim1, context.Const(1)}, {dim2, context.Const(1)}});
-  context.SetResult(node, context.Affine(self, context.ResultType(node), map));
+  context.SetResult(node, Affine(context, self, context.ResultType(node), map));
   return context.status();
 }
 
@@ -217,12 +217,12 @@ absl::Status LowerUnfold(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor self = args.Tensor("self");
   const size_t dim = args.Dim("dimension", self.rank(), 0);
   KILN_RETURN_IF_ERROR(context.status());
-  if (self.rank() == 0 || size < 1 || step < 1) return context.Call(node, "no lowering", false);
+  if (self.rank() == 0 || size < 1 || step < 1) return CallLibrary(context, node, "no lowering", false);
   AffineMap map = IdentityMap(context, self.rank());
   map.dims[dim][0].step = context.Const(step);
   map.dims.push_back({{dim, context.Const(1)}});
   if (type.rank() == map.dims.size()) context.CheckSize(context.Const(size), type.sizes.back());
-  context.SetResult(node, context.Affine(self, type, map));
+  context.SetResult(node, Affine(context, self, type, map));
   return context.status();
 }
 
@@ -233,15 +233,15 @@ absl::Status LowerViewDtype(LoweringContext& context, const GraphNode& node) {
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (self.dtype == type.dtype) return LowerAlias(context, node);
-  if (ByteSize(self.dtype) != ByteSize(type.dtype)) return context.Call(node, "no lowering", false);
+  if (ByteSize(self.dtype) != ByteSize(type.dtype)) return CallLibrary(context, node, "no lowering", false);
   // A tensor has one dtype: another one of the same memory is the library's to make.
   if (context.facts().IsShared(id) && !context.facts().UsedByLoopsOnly(node.results[0])) {
-    return context.Call(node, "no lowering", false);
+    return CallLibrary(context, node, "no lowering", false);
   }
   // F16 and BF16 have their bits in memory only.
   BufferView view = context.RealiseValue(id);
   if (ComputeType(self.dtype) != self.dtype || ComputeType(type.dtype) != type.dtype) {
-    return context.Call(node, "no lowering", false);
+    return CallLibrary(context, node, "no lowering", false);
   }
   view.dtype = type.dtype;
   context.SetResult(node, WithView(type, std::move(view)));

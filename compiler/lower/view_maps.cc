@@ -1,99 +1,106 @@
-// Views: affine index maps and reshapes. Methods of LoweringContext.
+#include "compiler/lower/view_maps.h"
+
+#include <utility>
+
 #include "absl/strings/str_cat.h"
-#include "compiler/lower/lowering_context.h"
 #include "compiler/lower/reshape.h"
 #include "compiler/lower/strides.h"
 
 namespace kiln {
-LoweredTensor LoweringContext::MapIndex(const LoweredTensor& base, const TensorType& type, IndexMap map) {
-  return Pointwise(type, [&](LoopRecorder& ops, Index index) { return Load(ops, base, map(index)); });
+
+LoweredTensor MapIndex(LoweringContext& context, const LoweredTensor& base, const TensorType& type,
+                       IndexMap map) {
+  return context.Pointwise(
+      type, [&](LoopRecorder& ops, Index index) { return context.Load(ops, base, map(index)); });
 }
 
-LoweredTensor LoweringContext::Affine(const LoweredTensor& base, const TensorType& type,
-                                      const AffineMap& map) {
+LoweredTensor Affine(LoweringContext& context, const LoweredTensor& base, const TensorType& type,
+                     const AffineMap& map) {
+  ExprPool& exprs = context.exprs();
+  const ExprId one = context.Const(1);
   if (map.start.size() != base.rank() || map.dims.size() != type.rank()) {
-    Invalid("the view's rank does not fit");
+    context.Invalid("the view's rank does not fit");
     return base;
   }
   // No loop could convert them.
   if (base.dtype != type.dtype && (IsComplex(base.dtype) || IsComplex(type.dtype))) {
-    Invalid("a view of complex numbers with another dtype");
+    context.Invalid("a view of complex numbers with another dtype");
     return base;
   }
-  for (size_t dim = 0; dim < base.rank() && !IsEmpty(exprs(), type.sizes); ++dim) {
+  for (size_t dim = 0; dim < base.rank() && !IsEmpty(exprs, type.sizes); ++dim) {
     ExprId last = map.start[dim];
     for (size_t to = 0; to < map.dims.size(); ++to) {
       for (const AffineMap::From& term : map.dims[to]) {
-        if (term.dim == dim)
-          last = exprs().Add(last, exprs().Mul(exprs().Sub(type.sizes[to], one_), term.step));
+        if (term.dim == dim) last = exprs.Add(last, exprs.Mul(exprs.Sub(type.sizes[to], one), term.step));
       }
     }
-    const auto reached = exprs().AsConst(last), size = exprs().AsConst(base.sizes[dim]);
+    const auto reached = exprs.AsConst(last), size = exprs.AsConst(base.sizes[dim]);
     if (reached.has_value() && size.has_value() && (*reached < 0 || *reached >= *size)) {
-      Invalid(absl::StrCat("a view reaches element ", *reached, " of a dimension of size ", *size));
+      context.Invalid(absl::StrCat("a view reaches element ", *reached, " of a dimension of size ", *size));
       return base;
     }
   }
   if (base.is_strided()) {
     BufferView view{base.view->buffer, base.view->dtype, type.sizes, {}, base.view->offset};
     for (size_t dim = 0; dim < base.rank(); ++dim) {
-      view.offset = exprs().Add(view.offset, exprs().Mul(map.start[dim], base.view->strides[dim]));
+      view.offset = exprs.Add(view.offset, exprs.Mul(map.start[dim], base.view->strides[dim]));
     }
     bool forward = true;  // no more is asked of strides, whose range need not show that they are not negative
     for (const auto& from : map.dims) {
-      ExprId stride = Const(0);
+      ExprId stride = context.Const(0);
       for (const AffineMap::From& term : from) {
-        stride = exprs().Add(stride, exprs().Mul(base.view->strides[term.dim], term.step));
-        forward = forward && exprs().Range(term.step).min >= 0;
+        stride = exprs.Add(stride, exprs.Mul(base.view->strides[term.dim], term.step));
+        forward = forward && exprs.Range(term.step).min >= 0;
       }
       view.strides.push_back(stride);
     }
     if (forward) return WithView(type, std::move(view));
   }
-  return MapIndex(base, type, [&](Index index) {
+  return MapIndex(context, base, type, [&](Index index) {
     std::vector<ExprId> from = map.start;
     for (size_t dim = 0; dim < index.size(); ++dim) {
       for (const AffineMap::From& term : map.dims[dim]) {
-        from[term.dim] = exprs().Add(from[term.dim], exprs().Mul(index[dim], term.step));
+        from[term.dim] = exprs.Add(from[term.dim], exprs.Mul(index[dim], term.step));
       }
     }
     return from;
   });
 }
 
-LoweredTensor LoweringContext::Reshape(ValueId id, const TensorType& type) {
-  if (!IsDefined(id)) {
-    Invalid("an undefined tensor is viewed");
+LoweredTensor Reshape(LoweringContext& context, ValueId id, const TensorType& type) {
+  if (!context.IsDefined(id)) {
+    context.Invalid("an undefined tensor is viewed");
     return {};
   }
-  LoweredTensor& base = values_[id];
+  ExprPool& exprs = context.exprs();
+  LoweredTensor& base = context.MutableValue(id);
   if (base.sizes == type.sizes) {
     LoweredTensor same = base;
     same.strides = type.strides;
     return same;
   }
   std::vector<ReshapeGroup> groups;
-  const bool grouped = IsEmpty(exprs(), base.sizes) || GroupDims(exprs(), base.sizes, type.sizes, &groups);
-  if (!grouped || !Require(exprs().Eq(exprs().Product(base.sizes), exprs().Product(type.sizes)))) {
-    Invalid("a view with another number of elements");
+  const bool grouped = IsEmpty(exprs, base.sizes) || GroupDims(exprs, base.sizes, type.sizes, &groups);
+  if (!grouped || !context.Require(exprs.Eq(exprs.Product(base.sizes), exprs.Product(type.sizes)))) {
+    context.Invalid("a view with another number of elements");
     return base;
   }
   if (base.is_strided()) {
-    if (auto view = ReshapedWindow(exprs(), *base.view, type.sizes)) return WithView(type, *std::move(view));
+    if (auto view = ReshapedWindow(exprs, *base.view, type.sizes)) return WithView(type, *std::move(view));
   }
-  if (!IsEmpty(exprs(), type.sizes)) {
-    LoweredTensor mapped = MapIndex(base, type, [&](Index index) {
-      std::vector<ExprId> from(base.rank(), Const(0));
+  if (!IsEmpty(exprs, type.sizes)) {
+    LoweredTensor mapped = MapIndex(context, base, type, [&](Index index) {
+      std::vector<ExprId> from(base.rank(), context.Const(0));
       for (const ReshapeGroup& group : groups) {
-        ExprId flat = Const(0), stride = one_;
+        ExprId flat = context.Const(0), stride = context.Const(1);
         for (size_t i = group.to.size(); i-- > 0;) {
-          flat = exprs().Add(flat, exprs().Mul(index[group.to[i]], stride));
-          stride = exprs().Mul(stride, type.sizes[group.to[i]]);
+          flat = exprs.Add(flat, exprs.Mul(index[group.to[i]], stride));
+          stride = exprs.Mul(stride, type.sizes[group.to[i]]);
         }
         for (size_t i = group.from.size(); i-- > 0;) {
           const ExprId size = base.sizes[group.from[i]];
-          from[group.from[i]] = i == 0 ? flat : exprs().Mod(flat, size);
-          flat = exprs().FloorDiv(flat, size);
+          from[group.from[i]] = i == 0 ? flat : exprs.Mod(flat, size);
+          flat = exprs.FloorDiv(flat, size);
         }
       }
       return from;
@@ -103,14 +110,14 @@ LoweredTensor LoweringContext::Reshape(ValueId id, const TensorType& type) {
   }
   // The map would leave divisions in the index: a dense copy in the old shape views without any.
   if (!base.is_strided()) {
-    Realise(base, Layout::kContiguous);
-    if (auto view = ReshapedWindow(exprs(), *base.view, type.sizes)) return WithView(type, *std::move(view));
+    context.Realise(base, LoweringContext::Layout::kContiguous);
+    if (auto view = ReshapedWindow(exprs, *base.view, type.sizes)) return WithView(type, *std::move(view));
   }
-  const BufferView copy = CopyTo(base, ContiguousStrides(exprs(), base.sizes));
-  auto view = ReshapedWindow(exprs(), copy, type.sizes);
+  const BufferView copy = context.CopyTo(base, ContiguousStrides(exprs, base.sizes));
+  auto view = ReshapedWindow(exprs, copy, type.sizes);
   if (!view) {
-    Fail(absl::UnimplementedError(absl::StrCat("unsupported: a view of ", ExprsText(exprs(), base.sizes),
-                                               " as ", ExprsText(exprs(), type.sizes))));
+    context.Fail(absl::UnimplementedError(absl::StrCat(
+        "unsupported: a view of ", ExprsText(exprs, base.sizes), " as ", ExprsText(exprs, type.sizes))));
     return base;
   }
   return WithView(type, *std::move(view));

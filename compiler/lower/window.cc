@@ -5,8 +5,11 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/lower/library_call.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"
+#include "compiler/lower/reduction_loops.h"
+#include "compiler/lower/view_maps.h"
 #include "compiler/target/device.h"
 
 namespace kiln {
@@ -65,9 +68,10 @@ absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {
   const Window window = ReadWindow(context, node);
   const TensorType type = context.ResultType(node, 0);
   if (!context.status().ok()) return context.status();
-  if (!FitsImages(self, type) || !IsFloat(self.dtype)) return context.Call(node, "no lowering", false);
+  if (!FitsImages(self, type) || !IsFloat(self.dtype))
+    return CallLibrary(context, node, "no lowering", false);
   const v1::DType compute = ComputeType(type.dtype);
-  LoweringContext::Reduction reduction;
+  Reduction reduction;
   reduction.kind = v1::REDUCE_MAX;
   reduction.compute = compute;
   reduction.inner_sizes = {context.Const(window.kernel[0]), context.Const(window.kernel[1])};
@@ -80,7 +84,7 @@ absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {
     return ops.Where(point.inside, x, ops.Constant(-HUGE_VAL, compute));
   };
   context.SetResult(
-      node, context.Reduce(type, reduction, element, [](LoopRecorder&, LoopOpId max) { return max; }), 0);
+      node, Reduce(context, type, reduction, element, [](LoopRecorder&, LoopOpId max) { return max; }), 0);
   const bool wants_positions = node.results.size() > 1 && context.facts().uses[node.results[1]] > 0;
   if (!wants_positions) return context.status();
 
@@ -90,7 +94,7 @@ absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {
   offset_type.dtype = v1::I64;
   reduction.kind = v1::REDUCE_ARGMAX;
   const LoweredTensor offset =
-      context.Reduce(offset_type, reduction, element, [](LoopRecorder&, LoopOpId at) { return at; });
+      Reduce(context, offset_type, reduction, element, [](LoopRecorder&, LoopOpId at) { return at; });
   context.SetResult(
       node,
       context.Pointwise(position_type,
@@ -128,7 +132,7 @@ absl::Status LowerMaxPoolBackward(LoweringContext& context, const GraphNode& nod
   const bool undilated = window.dilation[0] == 1 && window.dilation[1] == 1;
   if (!IsGpu(type.device) || !IsFloat(type.dtype) || !FitsImages(traced, type) || !undilated ||
       covering[0] > kCoveringMax || covering[1] > kCoveringMax / covering[0]) {
-    return context.Call(node, "closed list: pooling backward", false);
+    return CallLibrary(context, node, "closed list: pooling backward", false);
   }
   context.MaterializeIfExpensive(args.TensorValue("grad_output"));
   const LoweredTensor gradient = args.Tensor("grad_output"), positions = args.Tensor("indices");
@@ -172,16 +176,17 @@ absl::Status LowerAvgPool(LoweringContext& context, const GraphNode& node) {
   const int64_t divisor = args.Int("divisor_override", 0);
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  if (!FitsImages(self, type) || !IsFloat(self.dtype)) return context.Call(node, "no lowering", false);
+  if (!FitsImages(self, type) || !IsFloat(self.dtype))
+    return CallLibrary(context, node, "no lowering", false);
   const v1::DType compute = ComputeType(type.dtype);
-  LoweringContext::Reduction reduction;
+  Reduction reduction;
   reduction.compute = compute;
   reduction.inner_sizes = {context.Const(window.kernel[0]), context.Const(window.kernel[1])};
   reduction.may_split = false;
   TensorType wide = type;
   wide.dtype = compute;
-  const LoweredTensor sum = context.Reduce(
-      wide, reduction,
+  const LoweredTensor sum = Reduce(
+      context, wide, reduction,
       [&](LoopRecorder& ops, Index outer, Index inner) {
         const WindowPoint point = PointOf(context, ops, self, window, outer, inner);
         ops.OpenMask(point.inside);
@@ -217,7 +222,8 @@ absl::Status LowerAdaptiveAvgPool(LoweringContext& context, const GraphNode& nod
   const LoweredTensor self = args.Tensor("self");
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  if (!FitsImages(self, type) || !IsFloat(self.dtype)) return context.Call(node, "no lowering", false);
+  if (!FitsImages(self, type) || !IsFloat(self.dtype))
+    return CallLibrary(context, node, "no lowering", false);
   ExprPool& exprs = context.exprs();
   const v1::DType compute = ComputeType(type.dtype);
   const ExprId one = context.Const(1);
@@ -226,7 +232,7 @@ absl::Status LowerAdaptiveAvgPool(LoweringContext& context, const GraphNode& nod
     const ExprId out = type.sizes[dim];
     return exprs.Range(out).min < 1 ? exprs.Max(out, one) : out;
   };
-  LoweringContext::Reduction reduction;
+  Reduction reduction;
   reduction.compute = compute;
   reduction.may_split = false;
   for (int i = 0; i < 2; ++i) {
@@ -244,8 +250,8 @@ absl::Status LowerAdaptiveAvgPool(LoweringContext& context, const GraphNode& nod
   };
   TensorType wide = type;
   wide.dtype = compute;
-  const LoweredTensor sum = context.Reduce(
-      wide, reduction,
+  const LoweredTensor sum = Reduce(
+      context, wide, reduction,
       [&](LoopRecorder& ops, Index outer, Index inner) {
         std::vector<ExprId> from(outer.begin(), outer.end());
         LoopOpId inside = ops.True();
@@ -354,7 +360,7 @@ absl::Status LowerUpsampleBilinear(LoweringContext& context, const GraphNode& no
   if (!context.status().ok()) return context.status();
   if (self.rank() != 4 || type.rank() != 4)
     return absl::InvalidArgumentError("upsample of another rank than 4");
-  if (!IsFloat(type.dtype)) return context.Call(node, "no lowering", false);
+  if (!IsFloat(type.dtype)) return CallLibrary(context, node, "no lowering", false);
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const v1::DType compute = ComputeType(type.dtype);
     const Neighbours rows =
@@ -399,7 +405,7 @@ absl::Status LowerGridSample(LoweringContext& context, const GraphNode& node) {
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (interpolation != 0 || padding > 1 || !IsFloat(type.dtype) || grid.dtype != type.dtype) {
-    return context.Call(node, "no lowering", false);
+    return CallLibrary(context, node, "no lowering", false);
   }
   if (input.rank() != 4 || grid.rank() != 4 || type.rank() != 4) {
     return absl::InvalidArgumentError("grid_sampler_2d of another rank than 4");
@@ -465,22 +471,22 @@ absl::Status LowerBorderPad(LoweringContext& context, const GraphNode& node) {
     const size_t dim = self.rank() - 1 - i;
     context.CheckSize(exprs.Add(self.sizes[dim], exprs.Add(pad[2 * i], pad[2 * i + 1])), type.sizes[dim]);
   }
-  context.SetResult(node, context.MapIndex(self, type, [&](Index index) {
-    std::vector<ExprId> from(index.begin(), index.end());
-    for (size_t i = 0; i < pad.size() / 2; ++i) {
-      const size_t dim = self.rank() - 1 - i;
-      const ExprId last = exprs.Sub(self.sizes[dim], context.Const(1));
-      ExprId at = exprs.Sub(index[dim], pad[2 * i]);
-      if (reflect) {
-        at = exprs.Max(at, exprs.Neg(at));  // |at|
-        at = exprs.Min(at, exprs.Sub(exprs.Mul(last, context.Const(2)), at));
-      } else {
-        at = exprs.Min(exprs.Max(at, context.Const(0)), last);
-      }
-      from[dim] = at;
-    }
-    return from;
-  }));
+  context.SetResult(node, MapIndex(context, self, type, [&](Index index) {
+                      std::vector<ExprId> from(index.begin(), index.end());
+                      for (size_t i = 0; i < pad.size() / 2; ++i) {
+                        const size_t dim = self.rank() - 1 - i;
+                        const ExprId last = exprs.Sub(self.sizes[dim], context.Const(1));
+                        ExprId at = exprs.Sub(index[dim], pad[2 * i]);
+                        if (reflect) {
+                          at = exprs.Max(at, exprs.Neg(at));  // |at|
+                          at = exprs.Min(at, exprs.Sub(exprs.Mul(last, context.Const(2)), at));
+                        } else {
+                          at = exprs.Min(exprs.Max(at, context.Const(0)), last);
+                        }
+                        from[dim] = at;
+                      }
+                      return from;
+                    }));
   return context.status();
 }
 
