@@ -21,7 +21,6 @@ LARGER = {
     "codegen/skinny_shape.h: SkinnyShape": (16, 22),
     "graph/expr.h: ExprPool": (50, 11),             # a method an operator
     "lower/loop_recorder.h: LoopRecorder": (52, 5),  # a method an operator
-    "lower/lowering_context.h: LoweringContext": (59, 16),
 }
 
 CLASS = re.compile(r"\b(?:class|struct)\s+(?:\[\[\w+\]\]\s*)?(\w+(?:::\w+)*)\s*(?:final\s*)?(?::[^{;]*)?$")

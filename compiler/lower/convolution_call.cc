@@ -23,7 +23,7 @@ constexpr char kReason[] = "convolution";
 // The bias of a channel is the same for all images and points.
 LoopOpId PlusBias(LoweringContext& context, LoopRecorder& ops, const LoweredTensor& bias, Index index,
                   LoopOpId value) {
-  return ops.Add(value, context.Load(ops, bias, {index[1]}));
+  return ops.Add(value, context.loops().Load(ops, bias, {index[1]}));
 }
 
 // The strides of a value that lies channels-last.
@@ -41,7 +41,7 @@ absl::StatusOr<Window> KnownWindow(LoweringContext& context, const Convolution& 
 // One channel of the result reads one of the image, through a window unrolled here.
 absl::Status LowerWindowPerChannel(LoweringContext& context, const GraphNode& node,
                                    const Convolution& convolution) {
-  context.RealiseValue(convolution.input);
+  context.memory().Materialize(context.MutableValue(convolution.input));
   const LoweredTensor input = context.value(convolution.input), weight = context.value(convolution.weight);
   const bool biased = context.IsDefined(convolution.bias);
   if (biased && context.value(convolution.bias).rank() != 1)
@@ -54,7 +54,7 @@ absl::Status LowerWindowPerChannel(LoweringContext& context, const GraphNode& no
   const int64_t group = *context.exprs().AsConst(weight.sizes[0]) / *context.exprs().AsConst(input.sizes[1]);
   if (!context.status().ok()) return context.status();
   const v1::DType compute = ComputeType(type.dtype);
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const ExprId zero = context.Const(0);
     std::vector<ExprId> at(index.begin(), index.end());
     at[1] = context.exprs().FloorDiv(index[1], context.Const(group));
@@ -64,10 +64,11 @@ absl::Status LowerWindowPerChannel(LoweringContext& context, const GraphNode& no
         const ExprId inner[2] = {context.Const(row), context.Const(column)};
         const WindowPoint point = PointOf(context, ops, input, window, at, inner);
         ops.OpenMask(point.inside);
-        const LoopOpId x = context.Load(ops, input, point.from);
+        const LoopOpId x = context.loops().Load(ops, input, point.from);
         ops.CloseMask();
         const LoopOpId inside = ops.Where(point.inside, x, ops.Constant(0, compute));
-        sum = ops.Add(sum, ops.Mul(inside, context.Load(ops, weight, {index[1], zero, inner[0], inner[1]})));
+        sum = ops.Add(
+            sum, ops.Mul(inside, context.loops().Load(ops, weight, {index[1], zero, inner[0], inner[1]})));
       }
     }
     return biased ? PlusBias(context, ops, bias, index, sum) : sum;
@@ -97,7 +98,7 @@ absl::Status CallOnPatches(LoweringContext& context, const GraphNode& node, cons
   ExprPool& exprs = context.exprs();
   const LoweredTensor input = context.value(convolution.input), weight = context.value(convolution.weight);
   KILN_ASSIGN_OR_RETURN(const Window window, KnownWindow(context, convolution));
-  context.CheckSize(input.sizes[1], weight.sizes[1]);
+  context.checks().CheckSize(input.sizes[1], weight.sizes[1]);
   const ExprId points = context.Const(window.kernel[0] * window.kernel[1]),
                width = context.Const(window.kernel[1]);
   const ExprId channels = exprs.Mul(input.sizes[1], points), one = context.Const(1);
@@ -194,8 +195,8 @@ absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node) {
     return absl::InvalidArgumentError("a bias of another rank than 1");
   KILN_RETURN_IF_ERROR(CallConvolution(context, WithoutBias(node), *convolution, type));
   const LoweredTensor bias = context.value(convolution->bias), product = context.value(convolution->result);
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
-    return PlusBias(context, ops, bias, index, context.Load(ops, product, index));
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    return PlusBias(context, ops, bias, index, context.loops().Load(ops, product, index));
   }));
   return context.status();
 }

@@ -19,8 +19,8 @@ absl::Status LowerClone(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor self = args.Tensor("self");
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
-    return context.LoadBroadcast(ops, self, index, type.sizes);
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    return context.loops().LoadBroadcast(ops, self, index, type.sizes);
   }));
   return context.status();
 }
@@ -31,7 +31,7 @@ absl::Status LowerCopy(LoweringContext& context, const GraphNode& node) {
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (source == nullptr) return absl::InvalidArgumentError("argument 'src' is missing");
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     return Operand(context, ops, *source, index, type.sizes, type.dtype);
   }));
   return context.status();
@@ -66,9 +66,9 @@ LoopOpId ChoosePiece(LoweringContext& context, LoopRecorder& ops, const std::vec
     LoopOpId here = i + 1 < pieces.size() ? before_end : ops.True();
     if (i > 0) here = ops.And(here, ops.Not(ops.IndexLess(index[dim], piece.begin)));
     ops.OpenMask(here);
-    const LoopOpId element =
-        ops.Cast(context.Load(ops, piece.tensor, PieceIndex(context.exprs(), piece, index, dim, stacked)),
-                 ComputeType(dtype));
+    const LoopOpId element = ops.Cast(
+        context.loops().Load(ops, piece.tensor, PieceIndex(context.exprs(), piece, index, dim, stacked)),
+        ComputeType(dtype));
     ops.CloseMask();
     chosen = i + 1 == pieces.size() ? element : ops.Where(before_end, element, chosen);
   }
@@ -98,9 +98,9 @@ absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
     begin = context.exprs().Add(begin, length);
     heavy = heavy || (tensor.body != nullptr && (tensor.body->heavy || tensor.body->ops.size() > 20));
   }
-  context.CheckSize(begin, type.sizes[dim]);
+  context.checks().CheckSize(begin, type.sizes[dim]);
   if (pieces.empty()) {
-    context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index) {
+    context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index) {
       return ops.ConstantInt(0, type.dtype);
     }));
     return context.status();
@@ -108,7 +108,7 @@ absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
   const uint32_t uses = node.results.empty() ? 0 : context.facts().uses[node.results[0]];
   if (pieces.size() <= kChosenPieces && !heavy && uses <= 2 &&
       context.facts().UsedByLoopsOnly(node.results[0])) {
-    context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
       return ChoosePiece(context, ops, pieces, index, dim, stacked, type.dtype);
     }));
     return context.status();
@@ -119,10 +119,10 @@ absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
   for (const Piece& piece : pieces) {
     BufferView slice{buffer, type.dtype, type.sizes, strides, context.exprs().Mul(piece.begin, strides[dim])};
     slice.sizes[dim] = piece.length;
-    context.EmitStores(slice, [&](LoopRecorder& ops, Index index) {
+    context.loops().EmitStores(slice, [&](LoopRecorder& ops, Index index) {
       std::vector<ExprId> from(index.begin(), index.end());
       if (stacked) from.erase(from.begin() + dim);
-      return ops.Cast(context.Load(ops, piece.tensor, from), ComputeType(type.dtype));
+      return ops.Cast(context.loops().Load(ops, piece.tensor, from), ComputeType(type.dtype));
     });
   }
   context.SetResult(node, WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
@@ -193,16 +193,16 @@ absl::Status LowerRepeat(LoweringContext& context, const GraphNode& node) {
   BufferView window{buffer, type.dtype, {}, {}, context.Const(0)};
   for (size_t dim = 0; dim < type.rank(); ++dim) {
     const ExprId size = dim < added ? context.Const(1) : self.sizes[dim - added];
-    context.CheckSize(context.exprs().Mul(size, repeats[dim]), type.sizes[dim]);
+    context.checks().CheckSize(context.exprs().Mul(size, repeats[dim]), type.sizes[dim]);
     window.sizes.push_back(repeats[dim]);
     window.strides.push_back(context.exprs().Mul(size, strides[dim]));
     window.sizes.push_back(size);
     window.strides.push_back(strides[dim]);
   }
-  context.EmitStores(window, [&](LoopRecorder& ops, Index index) {
+  context.loops().EmitStores(window, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> from;
     for (size_t dim = added; dim < type.rank(); ++dim) from.push_back(index[2 * dim + 1]);
-    return context.Load(ops, self, from);
+    return context.loops().Load(ops, self, from);
   });
   context.SetResult(node, WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
   return context.status();
@@ -219,7 +219,7 @@ absl::Status LowerChannelShuffle(LoweringContext& context, const GraphNode& node
       !context.exprs().ProvablyDivides(context.Const(groups), self.sizes[1])) {
     return absl::InvalidArgumentError("groups do not divide the channels");
   }
-  for (size_t dim = 0; dim < self.rank(); ++dim) context.CheckSize(self.sizes[dim], type.sizes[dim]);
+  for (size_t dim = 0; dim < self.rank(); ++dim) context.checks().CheckSize(self.sizes[dim], type.sizes[dim]);
   const ExprId width = context.exprs().FloorDiv(self.sizes[1], context.Const(groups));
   const std::vector<ExprId> strides = ContiguousStrides(context.exprs(), type.sizes);
   const BufferId buffer = context.out().AddBuffer(type.dtype, type.device, type.sizes, strides);
@@ -227,11 +227,11 @@ absl::Status LowerChannelShuffle(LoweringContext& context, const GraphNode& node
   window.sizes[1] = context.Const(groups);
   window.sizes.insert(window.sizes.begin() + 1, width);
   window.strides.insert(window.strides.begin() + 1, context.exprs().Mul(strides[1], context.Const(groups)));
-  context.EmitStores(window, [&](LoopRecorder& ops, Index index) {
+  context.loops().EmitStores(window, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> from(index.begin(), index.end());
     from.erase(from.begin() + 1);
     from[1] = context.exprs().Add(context.exprs().Mul(index[2], width), index[1]);
-    return context.Load(ops, self, from);
+    return context.loops().Load(ops, self, from);
   });
   context.SetResult(node, WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
   return context.status();
@@ -253,7 +253,7 @@ absl::Status LowerSliceScatter(LoweringContext& context, const GraphNode& node) 
   ExprPool& exprs = context.exprs();
   const ExprId start = ClampedIndex(exprs, args.Expr("start", context.Const(0)), self.sizes[dim]);
   const ExprId end = exprs.Add(start, exprs.Mul(source.sizes[dim], context.Const(step)));
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const ExprId distance = exprs.Sub(index[dim], start);
     LoopOpId inside = ops.And(ops.Not(ops.IndexLess(index[dim], start)), ops.IndexLess(index[dim], end));
     if (step != 1)
@@ -261,9 +261,9 @@ absl::Status LowerSliceScatter(LoweringContext& context, const GraphNode& node) 
     std::vector<ExprId> from(index.begin(), index.end());
     from[dim] = exprs.FloorDiv(distance, context.Const(step));
     ops.OpenMask(inside);
-    const LoopOpId replaced = ops.Cast(context.Load(ops, source, from), ComputeType(type.dtype));
+    const LoopOpId replaced = ops.Cast(context.loops().Load(ops, source, from), ComputeType(type.dtype));
     ops.CloseMask();
-    return ops.Where(inside, replaced, context.Load(ops, self, index));
+    return ops.Where(inside, replaced, context.loops().Load(ops, self, index));
   }));
   return context.status();
 }
@@ -280,13 +280,14 @@ absl::Status LowerSelectScatter(LoweringContext& context, const GraphNode& node)
   }
   const ExprId at = WrappedIndex(context.exprs(), args.Expr("index", context.Const(0)), self.sizes[dim]);
   ExprPool& exprs = context.exprs();
-  if (!context.Require(exprs.Le(context.Const(0), at)) || !context.Require(exprs.Lt(at, self.sizes[dim])))
+  if (!context.out().Require(exprs.Le(context.Const(0), at)) ||
+      !context.out().Require(exprs.Lt(at, self.sizes[dim])))
     return absl::InvalidArgumentError("the selected index is out of range");
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> from(index.begin(), index.end());
     from.erase(from.begin() + dim);
-    const LoopOpId replaced = ops.Cast(context.Load(ops, source, from), ComputeType(type.dtype));
-    return ops.Where(ops.IndexEqual(index[dim], at), replaced, context.Load(ops, self, index));
+    const LoopOpId replaced = ops.Cast(context.loops().Load(ops, source, from), ComputeType(type.dtype));
+    return ops.Where(ops.IndexEqual(index[dim], at), replaced, context.loops().Load(ops, self, index));
   }));
   return context.status();
 }
@@ -301,12 +302,12 @@ absl::Status LowerTriangle(LoweringContext& context, const GraphNode& node) {
   if (!context.status().ok()) return context.status();
   if (type.rank() < 2 || type.rank() != self.rank())
     return absl::InvalidArgumentError("a triangle of fewer than two dimensions");
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     ExprPool& exprs = context.exprs();
     const ExprId row = exprs.Add(index[index.size() - 2], diagonal), column = index.back();
     const LoopOpId kept =
         lower ? ops.IndexLess(column, exprs.Add(row, context.Const(1))) : ops.Not(ops.IndexLess(column, row));
-    return ops.Where(kept, context.Load(ops, self, index), ops.ConstantInt(0, type.dtype));
+    return ops.Where(kept, context.loops().Load(ops, self, index), ops.ConstantInt(0, type.dtype));
   }));
   return context.status();
 }

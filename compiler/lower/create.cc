@@ -9,7 +9,7 @@ namespace {
 absl::Status Fill(LoweringContext& context, const GraphNode& node, const Argument& value) {
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     return Operand(context, ops, value, index, type.sizes, type.dtype);
   }));
   return context.status();
@@ -38,7 +38,7 @@ absl::Status LowerArange(LoweringContext& context, const GraphNode& node) {
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (type.rank() != 1) return absl::InvalidArgumentError("arange of another rank than 1");
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const v1::DType wide = IsFloat(type.dtype) ? ComputeType(type.dtype) : v1::I64;
     const LoopOpId i = ops.Cast(ops.IndexExpr(index[0]), wide);
     const LoopOpId first = Operand(context, ops, *start, index, type.sizes, wide);
@@ -54,7 +54,7 @@ absl::Status LowerEye(LoweringContext& context, const GraphNode& node) {
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (type.rank() != 2) return absl::InvalidArgumentError("eye of another rank than 2");
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     return ops.Cast(ops.IndexEqual(index[0], index[1]), ComputeType(type.dtype));
   }));
   return context.status();

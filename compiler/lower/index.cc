@@ -25,7 +25,7 @@ bool IsIndex(LoweringContext& context, const LoweredTensor& indices) {
 // The value of an index tensor at `index` as a checked position in a dimension of `size`.
 ExprId Position(LoweringContext& context, LoopRecorder& ops, const LoweredTensor& indices, Index index,
                 ExprId size, v1::IndexMode mode = v1::INDEX_FROM_START) {
-  return ops.CheckedIndex(context.Load(ops, indices, index), size, mode);
+  return ops.CheckedIndex(context.loops().Load(ops, indices, index), size, mode);
 }
 
 absl::Status LowerEmbedding(LoweringContext& context, const GraphNode& node) {
@@ -37,10 +37,10 @@ absl::Status LowerEmbedding(LoweringContext& context, const GraphNode& node) {
   if (weight.rank() != 2 || type.rank() != indices.rank() + 1 || !IsIndex(context, indices)) {
     return absl::InvalidArgumentError("embedding needs a matrix and integer indices");
   }
-  context.CheckSize(weight.sizes[1], type.sizes.back());
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.checks().CheckSize(weight.sizes[1], type.sizes.back());
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const ExprId row = Position(context, ops, indices, index.first(index.size() - 1), weight.sizes[0]);
-    return context.Load(ops, weight, {row, index.back()});
+    return context.loops().Load(ops, weight, {row, index.back()});
   }));
   return context.status();
 }
@@ -55,12 +55,12 @@ absl::Status LowerGather(LoweringContext& context, const GraphNode& node) {
   if (!IsIndex(context, indices)) return absl::InvalidArgumentError("gather needs integer indices");
   if (self.rank() == 0 || indices.rank() != self.rank())
     return CallLibrary(context, node, "no lowering", false);
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> from(index.begin(), index.end());
     if (from.size() != self.rank())
       return ops.Cast(ops.Fail("gather of another rank"), ComputeType(type.dtype));
     from[dim] = Position(context, ops, indices, index, self.sizes[dim]);
-    return context.Load(ops, self, from);
+    return context.loops().Load(ops, self, from);
   }));
   return context.status();
 }
@@ -74,13 +74,13 @@ absl::Status LowerIndexSelect(LoweringContext& context, const GraphNode& node) {
   if (!context.status().ok()) return context.status();
   if (!IsIndex(context, indices)) return absl::InvalidArgumentError("index_select needs integer indices");
   if (self.rank() == 0 || indices.rank() > 1) return CallLibrary(context, node, "no lowering", false);
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> from(index.begin(), index.end()), at;
     if (from.size() != self.rank())
       return ops.Cast(ops.Fail("index_select of another rank"), ComputeType(type.dtype));
     if (indices.rank() == 1) at.push_back(index[dim]);
     from[dim] = Position(context, ops, indices, at, self.sizes[dim]);
-    return context.Load(ops, self, from);
+    return context.loops().Load(ops, self, from);
   }));
   return context.status();
 }
@@ -102,7 +102,7 @@ AdvancedKind ReadAdvanced(LoweringContext& context, const GraphNode& node, const
   const NodeArguments args(context, node);
   out->by_dim = args.TensorList("indices");
   if (out->by_dim.size() > self.rank()) {
-    context.Invalid("more indices than dimensions");
+    context.checks().Invalid("more indices than dimensions");
     return AdvancedKind::kUnsupported;
   }
   out->by_dim.resize(self.rank(), kNoValue);
@@ -164,10 +164,10 @@ absl::Status LowerIndex(LoweringContext& context, const GraphNode& node) {
   const size_t count = advanced.broadcast.size();
   if (type.rank() != count + advanced.whole.size())
     return absl::InvalidArgumentError("the result's rank does not fit");
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> whole(index.begin(), index.begin() + advanced.front);
     whole.insert(whole.end(), index.begin() + advanced.front + count, index.end());
-    return context.Load(
+    return context.loops().Load(
         ops, self, AdvancedIndex(context, ops, advanced, self, index.subspan(advanced.front, count), whole));
   }));
   return context.status();
@@ -187,7 +187,7 @@ class Scatter {
 
   // `id`: of `self`.
   void Start(const LoweredTensor* self, ValueId id = kNoValue) {
-    if (self != nullptr) context_.CheckSizes(self->sizes, type_.sizes);
+    if (self != nullptr) context_.checks().CheckSizes(self->sizes, type_.sizes);
     const Sizes strides = PreferredStrides(context_.exprs(), type_);
     if (id != kNoValue && context_.MayOverwrite(id) && self->is_strided() && self->dtype == wide_ &&
         self->sizes == type_.sizes && self->view->sizes == type_.sizes && self->view->strides == strides) {
@@ -196,9 +196,9 @@ class Scatter {
     }
     view_ = BufferView{context_.out().AddBuffer(wide_, type_.device, type_.sizes, strides), wide_,
                        type_.sizes, strides, context_.Const(0)};
-    context_.EmitStores(view_, [&](LoopRecorder& ops, Index index) {
+    context_.loops().EmitStores(view_, [&](LoopRecorder& ops, Index index) {
       if (self == nullptr) return ops.ConstantInt(0, wide_);
-      return ops.Cast(context_.LoadBroadcast(ops, *self, index, type_.sizes), ComputeType(wide_));
+      return ops.Cast(context_.loops().LoadBroadcast(ops, *self, index, type_.sizes), ComputeType(wide_));
     });
   }
 
@@ -214,18 +214,18 @@ class Scatter {
       }
     }
     if (!accumulate_ || !IsGpu(type_.device) || context_.options().deterministic) {
-      context_.EmitOrdered(others, ordered, body);
+      context_.loops().EmitOrdered(others, ordered, body);
       return;
     }
     Sizes all = ordered;
     all.insert(all.end(), others.begin(), others.end());
-    context_.EmitOrdered(all, {}, [&](LoopRecorder& ops, Index index, Index) {
+    context_.loops().EmitOrdered(all, {}, [&](LoopRecorder& ops, Index index, Index) {
       body(ops, index.subspan(ordered.size()), index.first(ordered.size()));
     });
   }
 
   void Store(LoopRecorder& ops, Index index, LoopOpId value) {
-    context_.CheckIndex(ops, index, type_.sizes);
+    context_.checks().CheckIndex(ops, index, type_.sizes);
     ops.Store(view_.buffer, wide_, FlatIndex(context_.exprs(), view_, index), value,
               accumulate_ ? v1::STORE_ACCUMULATE : v1::STORE_PLAIN);
   }
@@ -239,8 +239,8 @@ class Scatter {
     TensorType wide_type = type_;
     wide_type.dtype = wide_;
     const LoweredTensor sum = WithView(wide_type, view_);
-    context_.SetResult(node, context_.Pointwise(type_, [&](LoopRecorder& ops, Index index) {
-      return context_.Load(ops, sum, index);
+    context_.SetResult(node, context_.loops().Pointwise(type_, [&](LoopRecorder& ops, Index index) {
+      return context_.loops().Load(ops, sum, index);
     }));
   }
 
@@ -268,12 +268,12 @@ absl::Status LowerMaskedPut(LoweringContext& context, const GraphNode& node, con
     return CallLibrary(context, node, "closed list: nonzero", false);
   }
   const LoweredTensor mask = context.value(mask_id);
-  context.CheckSizes(mask.sizes, Sizes(self.sizes.begin(), self.sizes.begin() + mask.rank()));
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
-    const LoopOpId chosen = context.Load(ops, mask, index.first(std::min(mask.rank(), index.size())));
+  context.checks().CheckSizes(mask.sizes, Sizes(self.sizes.begin(), self.sizes.begin() + mask.rank()));
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    const LoopOpId chosen = context.loops().Load(ops, mask, index.first(std::min(mask.rank(), index.size())));
     const std::vector<ExprId> zero(values.rank(), context.Const(0));
-    const LoopOpId value = ops.Cast(context.Load(ops, values, zero), ComputeType(type.dtype));
-    return ops.Where(chosen, value, context.LoadBroadcast(ops, self, index, type.sizes));
+    const LoopOpId value = ops.Cast(context.loops().Load(ops, values, zero), ComputeType(type.dtype));
+    return ops.Where(chosen, value, context.loops().LoadBroadcast(ops, self, index, type.sizes));
   }));
   return context.status();
 }
@@ -284,7 +284,7 @@ void CheckBroadcasts(LoweringContext& context, const Sizes& values, const Sizes&
   for (size_t i = 0; i < values.size(); ++i) {  // from the last one
     const ExprId size = values[values.size() - 1 - i];
     if (size == context.Const(1)) continue;
-    context.CheckSize(size, i < points.size() ? points[points.size() - 1 - i] : context.Const(1));
+    context.checks().CheckSize(size, i < points.size() ? points[points.size() - 1 - i] : context.Const(1));
   }
 }
 
@@ -316,7 +316,7 @@ absl::Status LowerIndexPut(LoweringContext& context, const GraphNode& node) {
     from.insert(from.end(), among.begin(), among.end());
     from.insert(from.end(), whole.begin() + advanced.front, whole.end());
     const LoopOpId value =
-        ops.Cast(context.LoadBroadcast(ops, values, from, value_sizes), ComputeType(type.dtype));
+        ops.Cast(context.loops().LoadBroadcast(ops, values, from, value_sizes), ComputeType(type.dtype));
     scatter.Store(ops, to, value);
   });
   scatter.Finish(node);
@@ -357,7 +357,8 @@ absl::Status LowerScatter(LoweringContext& context, const GraphNode& node) {
     const LoopOpId value =
         source_tensor == nullptr
             ? Operand(context, ops, *source, from, indices.sizes, type.dtype)
-            : ops.Cast(context.Load(ops, context.value(source_tensor->value), from), ComputeType(type.dtype));
+            : ops.Cast(context.loops().Load(ops, context.value(source_tensor->value), from),
+                       ComputeType(type.dtype));
     scatter.Store(ops, to, value);
   });
   scatter.Finish(node);
@@ -390,7 +391,7 @@ absl::Status LowerIndexAdd(LoweringContext& context, const GraphNode& node) {
     from.insert(from.begin() + dim, inner[0]);
     std::vector<ExprId> to = from;
     to[dim] = Position(context, ops, indices, inner, self.sizes[dim]);
-    LoopOpId value = ops.Cast(context.Load(ops, source, from), ComputeType(type.dtype));
+    LoopOpId value = ops.Cast(context.loops().Load(ops, source, from), ComputeType(type.dtype));
     if (alpha != nullptr)
       value = ops.Mul(value, Operand(context, ops, *alpha, from, source.sizes, type.dtype));
     scatter.Store(ops, to, value);
@@ -415,12 +416,12 @@ absl::Status LowerEmbeddingBackward(LoweringContext& context, const GraphNode& n
   Scatter scatter(context, type, true);
   scatter.Start(nullptr);
   scatter.Emit({type.sizes[1]}, indices.sizes, [&](LoopRecorder& ops, Index column, Index token) {
-    const LoopOpId row = ops.Cast(context.Load(ops, indices, token), v1::I64);
+    const LoopOpId row = ops.Cast(context.loops().Load(ops, indices, token), v1::I64);
     if (padding >= 0) ops.OpenMask(ops.Compare(LoopOpcode::kNe, row, ops.ConstantInt(padding)));
     std::vector<ExprId> from(token.begin(), token.end());
     from.push_back(column[0]);
     const ExprId at = ops.CheckedIndex(row, type.sizes[0]);
-    scatter.Store(ops, {at, column[0]}, context.Load(ops, grad, from));
+    scatter.Store(ops, {at, column[0]}, context.loops().Load(ops, grad, from));
     if (padding >= 0) ops.CloseMask();
   });
   scatter.Finish(node);
@@ -447,8 +448,9 @@ absl::Status LowerBucketize(LoweringContext& context, const GraphNode& node) {
       node, Reduce(
                 context, type, reduction,
                 [&](LoopRecorder& ops, Index outer, Index inner) {
-                  const LoopOpId boundary = ops.Cast(context.Load(ops, boundaries, inner), common);
-                  const LoopOpId x = ops.Cast(context.LoadBroadcast(ops, self, outer, type.sizes), common);
+                  const LoopOpId boundary = ops.Cast(context.loops().Load(ops, boundaries, inner), common);
+                  const LoopOpId x =
+                      ops.Cast(context.loops().LoadBroadcast(ops, self, outer, type.sizes), common);
                   const LoopOpId after = ops.Compare(right ? LoopOpcode::kGt : LoopOpcode::kGe, boundary, x);
                   return ops.Cast(ops.Not(after), v1::I64);
                 },

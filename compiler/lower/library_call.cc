@@ -20,13 +20,13 @@ BufferView TracedView(LoweringContext& context, LoweredTensor& tensor, bool into
   ExprPool& exprs = context.exprs();
   const bool traced = !into_results && tensor.strides.size() == tensor.rank();
   if (!tensor.is_strided() && (!traced || IsDense(exprs, tensor.sizes, tensor.strides))) {
-    context.Realise(tensor);
+    context.memory().Materialize(tensor);
   }
   if (tensor.is_strided() && !context.out().Reinterprets(*tensor.view) &&
       (!traced || SameLayout(exprs, tensor.sizes, tensor.view->strides, tensor.strides))) {
     return *tensor.view;
   }
-  return context.CopyTo(tensor, tensor.strides);
+  return context.memory().CopyTo(tensor, tensor.strides);
 }
 
 void BindArguments(LoweringContext& context, const GraphNode& node, const CallOperands& operands,
@@ -38,7 +38,7 @@ void BindArguments(LoweringContext& context, const GraphNode& node, const CallOp
       call->tensors.push_back(TracedView(context, tensor, call->into_results));
     } else {
       LoweredTensor& passed = operand->tensor != nullptr ? *operand->tensor : tensor;
-      call->tensors.push_back(context.InLayout(passed, operand->strides));
+      call->tensors.push_back(context.memory().InLayout(passed, operand->strides));
     }
     return static_cast<ValueId>(call->tensors.size() - 1);
   };
@@ -68,7 +68,8 @@ void BindResult(LoweringContext& context, const GraphNode& node, ValueId result,
   call->own_results = type.device == v1::CPU && MakesItsOwn(node.target);
   call->results.push_back(buffer);
   context.MutableValue(result) = WithView(type, context.out().Whole(buffer));
-  if (!call->tensors.empty() && IsViewNode(node)) context.ShareStorage(node, call->tensors[0], buffer);
+  if (!call->tensors.empty() && IsViewNode(node))
+    context.storage().Share(buffer, call->tensors[0], node.results.size() == 1);
   const auto binds = context.facts().binds.find(result);
   if (binds == context.facts().binds.end()) return;
   for (SizeBind bind : binds->second) {

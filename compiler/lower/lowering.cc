@@ -9,6 +9,7 @@
 #include "compiler/lower/value_facts.h"
 #include "compiler/lower/verify_loop_graph.h"
 #include "compiler/lower/view.h"
+#include "compiler/passes/graph_rewrite.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/target/cost_model.h"
 
@@ -33,88 +34,14 @@ LoweringTable MakeTable() {
   return table;
 }
 
-}  // namespace
-
-const LoweringTable& Lowerings() {
-  static const LoweringTable* table = new LoweringTable(MakeTable());
-  return *table;
-}
-
-// ---- the driver
-
-absl::Status LoweringContext::BindInputs() {
-  for (uint32_t i = 0; i < graph_.inputs.size(); ++i) {
-    const GraphInput& input = graph_.inputs[i];
-    out_.input_types.emplace_back();
-    if (input.value == kNoValue) continue;
-    const TensorType& type = graph_.type(input.value);
-    out_.input_types.back() = type;
-    if (type.sizes.size() != type.strides.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("input ", i, ": sizes and strides differ in rank"));
-    }
-    const BufferId buffer = out_.AddBuffer(type.dtype, type.device, type.sizes, type.strides);
-    out_.buffers[buffer].kind = LoopBuffer::Kind::kInput;
-    out_.buffers[buffer].input = i;
-    values_[input.value] = WithView(type, out_.Whole(buffer));
-    starts_[buffer] = type.offset;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status LoweringContext::BindOutputs() {
-  absl::flat_hash_map<BufferId, ValueId> memory;  // of the graph as traced, by storage
-  for (const GraphInput& input : graph_.inputs) {
-    if (input.value != kNoValue) memory[values_[input.value].view->buffer] = input.value;
-  }
-  for (size_t i = 0; i < graph_.outputs.size(); ++i) {
-    const GraphOutput& output = graph_.outputs[i];
-    LoopGraphOutput bound;
-    if (output.sym_int.has_value()) {
-      bound.kind = LoopGraphOutput::Kind::kSymInt;
-      bound.sym_int = *output.sym_int;
-    } else if (output.value != kNoValue && IsDefined(output.value)) {
-      bound.kind = LoopGraphOutput::Kind::kView;
-      bound.view = OutputView(output);
-      // Passes keep memory apart that is apart as traced; what they did not, a copy does.
-      const auto [held, first] = memory.try_emplace(out_.StorageOf(bound.view.buffer), output.memory);
-      if (output.memory != kNoValue && held->second != output.memory) {
-        bound.view = CopyTo(values_[output.value], bound.view.strides);
-        memory[bound.view.buffer] = output.memory;
-      }
-    }
-    out_.outputs.push_back(std::move(bound));
-    if (!status_.ok()) return ProducerError(output.value, status_);
-  }
-  return absl::OkStatus();
-}
-
-BufferView LoweringContext::OutputView(const GraphOutput& output) {
-  LoweredTensor& tensor = values_[output.value];
-  const TensorType& type = graph_.type(output.value);
-  if (!tensor.is_strided() && IsDense(exprs(), type.sizes, type.strides)) Realise(tensor);
-  // What is saved for a backward graph has the strides that the passes chose for it, without gaps.
-  // What the compiler of a backward graph is told of strides has no unbacked sizes in it.
-  bool as_declared = output.fact.user_visible() || IsDense(exprs(), type.sizes, type.strides);
-  for (ExprId size : type.sizes) as_declared = as_declared || HasUnbacked(exprs(), out_.symbols, size);
-  if (!tensor.is_strided() ||
-      (as_declared && !SameLayout(exprs(), type.sizes, tensor.view->strides, type.strides)) ||
-      out_.Reinterprets(*tensor.view)) {
-    tensor.view = CopyTo(tensor, as_declared ? type.strides : ContiguousStrides(exprs(), type.sizes));
-    tensor.body = nullptr;
-  }
-  BufferView view = *tensor.view;
-  if (as_declared) view.strides = type.strides;  // of dimensions of one element any do
-  return view;
-}
-
-absl::Status LoweringContext::NodeError(const GraphNode& node, const absl::Status& status) const {
+absl::Status NodeError(const GraphNode& node, const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat(absl::string_view(status.message().data(), status.message().size()),
                                    " (node ", node.origin, ", ", node.target.text(), ")"));
 }
 
-absl::Status LoweringContext::ProducerError(ValueId value, const absl::Status& status) const {
-  for (const GraphNode& node : graph_.nodes) {
+absl::Status ProducerError(const Graph& graph, ValueId value, const absl::Status& status) {
+  for (const GraphNode& node : graph.nodes) {
     if (std::find(node.results.begin(), node.results.end(), value) != node.results.end()) {
       return NodeError(node, status);
     }
@@ -122,58 +49,155 @@ absl::Status LoweringContext::ProducerError(ValueId value, const absl::Status& s
   return status;
 }
 
-absl::Status LoweringContext::LowerNode(const GraphNode& node) {
+absl::Status BindInputs(LoweringContext& context) {
+  const Graph& graph = context.graph();
+  LoopGraph& out = context.out();
+  for (uint32_t i = 0; i < graph.inputs.size(); ++i) {
+    const GraphInput& input = graph.inputs[i];
+    out.input_types.emplace_back();
+    if (input.value == kNoValue) continue;
+    const TensorType& type = graph.type(input.value);
+    out.input_types.back() = type;
+    if (type.sizes.size() != type.strides.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("input ", i, ": sizes and strides differ in rank"));
+    }
+    const BufferId buffer = out.AddBuffer(type.dtype, type.device, type.sizes, type.strides);
+    out.buffers[buffer].kind = LoopBuffer::Kind::kInput;
+    out.buffers[buffer].input = i;
+    context.MutableValue(input.value) = WithView(type, out.Whole(buffer));
+    context.storage().SetStart(buffer, type.offset);
+  }
+  return absl::OkStatus();
+}
+
+BufferView OutputView(LoweringContext& context, const GraphOutput& output) {
+  ExprPool& exprs = context.exprs();
+  const LoopGraph& out = context.out();
+  LoweredTensor& tensor = context.MutableValue(output.value);
+  const TensorType& type = context.graph().type(output.value);
+  const bool dense = IsDense(exprs, type.sizes, type.strides);
+  if (!tensor.is_strided() && dense) context.memory().Materialize(tensor);
+  // What is saved for a backward graph has the strides that the passes chose for it, without gaps.
+  // What the compiler of a backward graph is told of strides has no unbacked sizes in it.
+  bool as_declared = output.fact.user_visible() || dense;
+  for (ExprId size : type.sizes) as_declared = as_declared || HasUnbacked(exprs, out.symbols, size);
+  if (!tensor.is_strided() ||
+      (as_declared && !SameLayout(exprs, type.sizes, tensor.view->strides, type.strides)) ||
+      out.Reinterprets(*tensor.view)) {
+    tensor.view =
+        context.memory().CopyTo(tensor, as_declared ? type.strides : ContiguousStrides(exprs, type.sizes));
+    tensor.body = nullptr;
+  }
+  BufferView view = *tensor.view;
+  if (as_declared) view.strides = type.strides;  // of dimensions of one element any do
+  return view;
+}
+
+absl::Status BindOutputs(LoweringContext& context) {
+  const Graph& graph = context.graph();
+  LoopGraph& out = context.out();
+  absl::flat_hash_map<BufferId, ValueId> memory;  // of the graph as traced, by storage
+  for (const GraphInput& input : graph.inputs) {
+    if (input.value != kNoValue) memory[context.value(input.value).view->buffer] = input.value;
+  }
+  for (const GraphOutput& output : graph.outputs) {
+    LoopGraphOutput bound;
+    if (output.sym_int.has_value()) {
+      bound.kind = LoopGraphOutput::Kind::kSymInt;
+      bound.sym_int = *output.sym_int;
+    } else if (output.value != kNoValue && context.IsDefined(output.value)) {
+      bound.kind = LoopGraphOutput::Kind::kView;
+      bound.view = OutputView(context, output);
+      // Passes keep memory apart that is apart as traced; what they did not, a copy does.
+      const auto [held, first] = memory.try_emplace(out.StorageOf(bound.view.buffer), output.memory);
+      if (output.memory != kNoValue && held->second != output.memory) {
+        bound.view = context.memory().CopyTo(context.value(output.value), bound.view.strides);
+        memory[bound.view.buffer] = output.memory;
+      }
+    }
+    out.outputs.push_back(std::move(bound));
+    if (!context.status().ok()) return ProducerError(graph, output.value, context.status());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LowerNode(LoweringContext& context, const GraphNode& node) {
+  const Graph& graph = context.graph();
   bool complex = false;
-  VisitTensors(node, [&](ValueId value) { complex = complex || IsComplex(graph_.type(value).dtype); });
-  for (ValueId result : node.results) complex = complex || IsComplex(graph_.type(result).dtype);
+  VisitTensors(node, [&](ValueId value) { complex = complex || IsComplex(graph.type(value).dtype); });
+  for (ValueId result : node.results) complex = complex || IsComplex(graph.type(result).dtype);
   const LoweringTable& table = Lowerings();
   auto found = table.find(node.target);
   if (complex && !IsViewOp(node.target) && node.target != Op::kCopyInPlace &&
       node.target != Op::kSymbolOfSize)
     found = table.end();
-  if (found != table.end()) return found->second(*this, node);
-  return CallLibrary(*this, node,
+  if (found != table.end()) return found->second(context, node);
+  return CallLibrary(context, node,
                      complex                 ? "complex numbers"
                      : IsCustom(node.target) ? "custom operator"
                                              : "no lowering",
                      false);
 }
 
-void LoweringContext::RealiseReused(const GraphNode& node) {
+// Values with a pinned layout, and those that several results share, lie as declared.
+void PinResults(LoweringContext& context, const GraphNode& node) {
+  if (IsViewNode(node)) return;
+  const ValueFacts& facts = context.facts();
   for (ValueId result : node.results) {
-    LoweredTensor& tensor = values_[result];
+    if (result == kNoValue || !context.IsDefined(result) || !(facts.pinned[result] || facts.shared[result]))
+      continue;
+    const TensorType& type = context.graph().type(result);
+    if (type.strides.size() == type.rank()) context.storage().Pin(context.MutableValue(result), type);
+  }
+}
+
+void MaterializeReused(LoweringContext& context, const GraphNode& node) {
+  const ValueFacts& facts = context.facts();
+  for (ValueId result : node.results) {
+    LoweredTensor& tensor = context.MutableValue(result);
     if (tensor.body == nullptr) continue;
     const VirtualBody& body = *tensor.body;
     const cost::BodyCost cost = {body.ops.size(), body.loads, body.heavy};
-    if (!cost::PaysStoring(cost, facts_.uses[result], facts_.memory_uses[result])) continue;
-    if (facts_.row_room[result] != 0) {
-      RealiseWithRoom(result);
+    if (!cost::PaysStoring(cost, facts.uses[result], facts.memory_uses[result])) continue;
+    if (facts.row_room[result] != 0) {
+      context.memory().MaterializeWithRoom(tensor, facts.row_room[result]);
     } else {
-      Realise(tensor);
+      context.memory().Materialize(tensor);
     }
   }
 }
 
-absl::Status LoweringContext::Run() {
-  for (ExprId condition : graph_.conditions) Require(condition);  // never known to be false
-  KILN_RETURN_IF_ERROR(BindInputs());
-  for (node_index_ = 0; node_index_ < graph_.nodes.size(); ++node_index_) {
-    const GraphNode& node = graph_.nodes[node_index_];
-    absl::Status status = LowerNode(node);
-    if (status.ok()) status = status_;
-    if (status.ok()) PinResults(node);
-    if (status.ok()) RealiseReused(node);
-    if (status.ok()) status = status_;
+absl::Status LowerNodes(LoweringContext& context) {
+  const std::vector<GraphNode>& nodes = context.graph().nodes;
+  for (uint32_t index = 0; index < nodes.size(); ++index) {
+    const GraphNode& node = nodes[index];
+    context.loops().SetNode(index);
+    absl::Status status = LowerNode(context, node);
+    if (status.ok()) status = context.status();
+    if (status.ok()) PinResults(context, node);
+    if (status.ok()) MaterializeReused(context, node);
+    if (status.ok()) status = context.status();
     if (!status.ok()) return NodeError(node, status);
   }
-  KILN_RETURN_IF_ERROR(BindOutputs());
-  return exprs().status();
+  context.loops().SetNode(nodes.size());  // outputs are the work of none
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const LoweringTable& Lowerings() {
+  static const LoweringTable* table = new LoweringTable(MakeTable());
+  return *table;
 }
 
 absl::StatusOr<LoopGraph> LowerGraph(const Graph& graph, const LowerOptions& options) {
   const ValueFacts facts = FindValueFacts(graph);
   LoweringContext context(graph, facts, options);
-  KILN_RETURN_IF_ERROR(context.Run());
+  for (ExprId condition : graph.conditions) context.out().Require(condition);  // never known to be false
+  KILN_RETURN_IF_ERROR(BindInputs(context));
+  KILN_RETURN_IF_ERROR(LowerNodes(context));
+  KILN_RETURN_IF_ERROR(BindOutputs(context));
+  KILN_RETURN_IF_ERROR(context.exprs().status());
   LoopGraph lowered = context.Take();
   KILN_RETURN_IF_ERROR(VerifyLoopGraph(lowered));
   return lowered;

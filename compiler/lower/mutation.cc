@@ -9,17 +9,28 @@
 namespace kiln {
 namespace {
 
+// As far as the tensor is known: its view, or what its body loads.
+bool ReadsBuffer(const LoopGraph& loops, const LoweredTensor& tensor, BufferId buffer) {
+  const BufferId storage = loops.StorageOf(buffer);
+  if (tensor.is_strided()) return loops.StorageOf(tensor.view->buffer) == storage;
+  if (tensor.body == nullptr) return false;
+  for (const LoopOpData& op : tensor.body->ops) {
+    if (op.op == LoopOpcode::kLoad && loops.StorageOf(op.buffer) == storage) return true;
+  }
+  return false;
+}
+
 // Values that later nodes or outputs still need and that read `buffer` must not see the new contents:
 // they get memory of their own first.
 void SaveReaders(LoweringContext& context, const GraphNode& node, BufferId buffer, ValueId target) {
   auto save = [&](ValueId id) {
     if (id == kNoValue || id == target || !context.IsDefined(id)) return;
     LoweredTensor tensor = context.value(id);
-    if (!context.ReadsBuffer(tensor, buffer)) return;
+    if (!ReadsBuffer(context.out(), tensor, buffer)) return;
     if (tensor.is_strided()) {
-      tensor.view = context.CopyTo(tensor, ContiguousStrides(context.exprs(), tensor.sizes));
+      tensor.view = context.memory().CopyTo(tensor, ContiguousStrides(context.exprs(), tensor.sizes));
     } else {
-      context.Realise(tensor);
+      context.memory().Materialize(tensor);
     }
     context.MutableValue(id) = std::move(tensor);
   };
@@ -66,16 +77,16 @@ absl::Status LowerCopyTo(LoweringContext& context, const GraphNode& node) {
                           source.view->offset == view.offset && source.view->strides == view.strides &&
                           source.sizes == self.sizes;
   if (!same_place) {
-    if (context.ReadsBuffer(source, view.buffer) &&
+    if (ReadsBuffer(context.out(), source, view.buffer) &&
         (source.sizes != self.sizes || !ReadsInPlace(source, view, context))) {
       if (source.is_strided()) {
-        source.view = context.CopyTo(source, ContiguousStrides(context.exprs(), source.sizes));
+        source.view = context.memory().CopyTo(source, ContiguousStrides(context.exprs(), source.sizes));
       } else {
-        context.Realise(source);
+        context.memory().Materialize(source);
       }
     }
-    context.EmitStores(view, [&](LoopRecorder& ops, Index index) {
-      return ops.Cast(context.LoadBroadcast(ops, source, index, view.sizes), ComputeType(view.dtype));
+    context.loops().EmitStores(view, [&](LoopRecorder& ops, Index index) {
+      return ops.Cast(context.loops().LoadBroadcast(ops, source, index, view.sizes), ComputeType(view.dtype));
     });
   }
   LoweredTensor result = self;

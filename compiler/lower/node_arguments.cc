@@ -18,7 +18,7 @@ const LoweredTensor& NodeArguments::Tensor(absl::string_view name) const {
   }();
   const ValueId id = TensorValue(name);
   if (context_.IsDefined(id)) return context_.value(id);
-  context_.Invalid(absl::StrCat("argument '", name, "' is not a defined tensor"));
+  context_.checks().Invalid(absl::StrCat("argument '", name, "' is not a defined tensor"));
   return *none;
 }
 
@@ -32,7 +32,7 @@ std::vector<ValueId> NodeArguments::TensorList(absl::string_view name) const {
   const Argument* argument = node_.Find(name);
   const auto* list = argument == nullptr ? nullptr : std::get_if<TensorListArg>(argument);
   if (list != nullptr) return list->values;
-  context_.Invalid(absl::StrCat("argument '", name, "' is not a list of tensors"));
+  context_.checks().Invalid(absl::StrCat("argument '", name, "' is not a list of tensors"));
   return {};
 }
 
@@ -41,7 +41,7 @@ ExprId NodeArguments::Expr(absl::string_view name, ExprId otherwise) const {
   if (argument == nullptr) return otherwise;
   if (const auto* value = std::get_if<IntArg>(argument)) return value->value;
   if (const auto* value = std::get_if<BoolArg>(argument)) return context_.Const(value->value);
-  context_.Invalid(absl::StrCat("argument '", name, "' is not an integer"));
+  context_.checks().Invalid(absl::StrCat("argument '", name, "' is not an integer"));
   return otherwise;
 }
 
@@ -49,7 +49,8 @@ int64_t NodeArguments::Int(absl::string_view name, int64_t otherwise) const {
   if (!Has(name)) return otherwise;
   const auto value = context_.exprs().AsConst(Expr(name, context_.Const(otherwise)));
   if (value.has_value()) return *value;
-  context_.Fail(absl::UnimplementedError(absl::StrCat("unsupported: symbolic argument '", name, "'")));
+  context_.checks().Fail(
+      absl::UnimplementedError(absl::StrCat("unsupported: symbolic argument '", name, "'")));
   return otherwise;
 }
 
@@ -78,7 +79,7 @@ std::vector<ExprId> NodeArguments::ExprList(absl::string_view name) const {
   if (argument == nullptr) return {};
   if (const auto* list = std::get_if<IntListArg>(argument)) return list->values;
   if (const auto* value = std::get_if<IntArg>(argument)) return {value->value};
-  context_.Invalid(absl::StrCat("argument '", name, "' is not a list of integers"));
+  context_.checks().Invalid(absl::StrCat("argument '", name, "' is not a list of integers"));
   return {};
 }
 
@@ -87,7 +88,8 @@ std::vector<int64_t> NodeArguments::IntList(absl::string_view name) const {
   for (ExprId value : ExprList(name)) {
     const auto known = context_.exprs().AsConst(value);
     if (!known.has_value())
-      context_.Fail(absl::UnimplementedError(absl::StrCat("unsupported: symbolic argument '", name, "'")));
+      context_.checks().Fail(
+          absl::UnimplementedError(absl::StrCat("unsupported: symbolic argument '", name, "'")));
     list.push_back(known.value_or(0));
   }
   return list;
@@ -96,7 +98,7 @@ std::vector<int64_t> NodeArguments::IntList(absl::string_view name) const {
 size_t NodeArguments::WrapDim(int64_t dim, size_t rank) const {
   const int64_t limit = std::max<int64_t>(static_cast<int64_t>(rank), 1);
   if (dim < -limit || dim >= limit) {
-    context_.Invalid(absl::StrCat("dimension ", dim, " of a tensor of rank ", rank));
+    context_.checks().Invalid(absl::StrCat("dimension ", dim, " of a tensor of rank ", rank));
     return 0;
   }
   return static_cast<size_t>(dim < 0 ? dim + limit : dim);
@@ -114,7 +116,7 @@ std::vector<size_t> NodeArguments::Dims(absl::string_view name, size_t rank) con
   }
   std::sort(dims.begin(), dims.end());
   if (std::adjacent_find(dims.begin(), dims.end()) != dims.end())
-    context_.Invalid("a dimension appears twice");
+    context_.checks().Invalid("a dimension appears twice");
   dims.erase(std::unique(dims.begin(), dims.end()), dims.end());
   if (rank == 0) dims.clear();
   return dims;

@@ -9,7 +9,7 @@ LoopOpId Operand(LoweringContext& context, LoopRecorder& ops, const Argument& ar
   const v1::DType compute = ComputeType(dtype);
   if (const auto* tensor = std::get_if<TensorArg>(&argument)) {
     if (!context.IsDefined(tensor->value)) return ops.Cast(ops.Fail("an undefined tensor is used"), compute);
-    return ops.Cast(context.LoadBroadcast(ops, context.value(tensor->value), index, sizes), compute);
+    return ops.Cast(context.loops().LoadBroadcast(ops, context.value(tensor->value), index, sizes), compute);
   }
   if (const auto* value = std::get_if<FloatArg>(&argument)) return ops.Constant(value->value, compute);
   if (const auto* value = std::get_if<BoolArg>(&argument)) return ops.ConstantInt(value->value, compute);

@@ -55,14 +55,14 @@ absl::Status StorePadded(LoweringContext& context, const GraphNode& node) {
   const Argument* value = node.Find("value");
   // An image channels-last stays one: the loops on both sides of it are.
   BufferView whole{0, type.dtype, type.sizes, PreferredStrides(context.exprs(), type), context.Const(0)};
-  if (FillsWithZeros(context.graph(), node) && context.HasRoom(self, whole)) {
+  if (FillsWithZeros(context.graph(), node) && context.memory().HasRoom(self, whole)) {
     whole.buffer = self.view->buffer;
   } else {
     whole.buffer = context.out().AddBuffer(type.dtype, type.device, whole.sizes, whole.strides);
     BufferView inside = whole;
     inside.sizes = self.sizes;
-    context.EmitStores(inside,
-                       [&](LoopRecorder& ops, Index index) { return context.Load(ops, self, index); });
+    context.loops().EmitStores(
+        inside, [&](LoopRecorder& ops, Index index) { return context.loops().Load(ops, self, index); });
   }
   for (size_t dim = 0; dim < type.rank(); ++dim) {
     BufferView behind = whole;
@@ -70,7 +70,7 @@ absl::Status StorePadded(LoweringContext& context, const GraphNode& node) {
     behind.sizes[dim] = context.exprs().Sub(type.sizes[dim], self.sizes[dim]);
     if (behind.sizes[dim] == context.Const(0)) continue;
     behind.offset = context.exprs().Mul(self.sizes[dim], whole.strides[dim]);
-    context.EmitStores(behind, [&](LoopRecorder& ops, Index index) {
+    context.loops().EmitStores(behind, [&](LoopRecorder& ops, Index index) {
       return value == nullptr ? ops.ConstantInt(0, type.dtype)
                               : Operand(context, ops, *value, index, behind.sizes, type.dtype);
     });
@@ -95,7 +95,7 @@ absl::Status LowerPad(LoweringContext& context, const GraphNode& node) {
   }
   std::vector<ExprId> before(self.rank(), context.Const(0));
   for (size_t i = 0; i < pad.size() / 2; ++i) before[self.rank() - 1 - i] = pad[2 * i];
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     LoopOpId inside = ops.True();
     std::vector<ExprId> from;
     for (size_t dim = 0; dim < index.size(); ++dim) {
@@ -104,7 +104,7 @@ absl::Status LowerPad(LoweringContext& context, const GraphNode& node) {
       inside = ops.And(inside, ops.IndexLess(from[dim], self.sizes[dim]));
     }
     ops.OpenMask(inside);
-    const LoopOpId element = context.Load(ops, self, from);
+    const LoopOpId element = context.loops().Load(ops, self, from);
     ops.CloseMask();
     const LoopOpId fill = value == nullptr ? ops.ConstantInt(0, type.dtype)
                                            : Operand(context, ops, *value, index, type.sizes, type.dtype);
@@ -142,26 +142,6 @@ std::vector<int64_t> FindRowRoom(const Graph& graph, const ValueFacts& facts) {
     }
   }
   return room;
-}
-
-void LoweringContext::RealiseWithRoom(ValueId id) {
-  LoweredTensor& tensor = values_[id];
-  if (tensor.is_strided() || tensor.sizes.empty()) return;
-  std::vector<ExprId> sizes = tensor.sizes;
-  sizes.back() = Const(facts_.row_room[id]);
-  const BufferId buffer =
-      out_.AddBuffer(tensor.dtype, tensor.device, sizes, ContiguousStrides(exprs(), sizes));
-  const BufferView view{buffer, tensor.dtype, tensor.sizes, out_.buffers[buffer].strides, Const(0)};
-  EmitStores(view, [&](LoopRecorder& ops, Index index) { return Load(ops, tensor, index); });
-  tensor.view = view;
-  tensor.body = nullptr;
-  row_padded_.insert(buffer);
-}
-
-bool LoweringContext::HasRoom(const LoweredTensor& tensor, const BufferView& whole) {
-  return tensor.is_strided() && row_padded_.contains(tensor.view->buffer) && tensor.dtype == whole.dtype &&
-         tensor.view->strides == whole.strides && tensor.view->offset == whole.offset &&
-         out_.buffers[tensor.view->buffer].span == exprs().Product(whole.sizes);
 }
 
 void RegisterPadding(LoweringTable& table) { table[Op::kConstantPadNd] = LowerPad; }

@@ -74,7 +74,7 @@ const Argument& Slot(LoweringContext& context, const GraphNode& node, absl::stri
   static const Argument* none = new Argument(NoneArg{});
   const Argument* argument = node.Find(name);
   if (argument != nullptr) return *argument;
-  context.Invalid(absl::StrCat("argument '", name, "' is missing"));
+  context.checks().Invalid(absl::StrCat("argument '", name, "' is missing"));
   return *none;
 }
 
@@ -83,8 +83,8 @@ template <typename Fn>
 absl::Status Record(LoweringContext& context, const GraphNode& node, Fn fn) {
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  context.SetResult(
-      node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) { return fn(ops, index, type); }));
+  context.SetResult(node, context.loops().Pointwise(
+                              type, [&](LoopRecorder& ops, Index index) { return fn(ops, index, type); }));
   return context.status();
 }
 
@@ -299,7 +299,7 @@ absl::Status LowerLogicalNot(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
   const LoweredTensor& self = args.Tensor("self");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    return ops.Not(context.LoadBroadcast(ops, self, index, type.sizes));
+    return ops.Not(context.loops().LoadBroadcast(ops, self, index, type.sizes));
   });
 }
 
@@ -307,7 +307,7 @@ absl::Status LowerBitwiseNot(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
   const LoweredTensor& self = args.Tensor("self");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    const LoopOpId x = context.LoadBroadcast(ops, self, index, type.sizes);
+    const LoopOpId x = context.loops().LoadBroadcast(ops, self, index, type.sizes);
     return type.dtype == v1::BOOL ? ops.Not(x) : ops.Unary(LoopOpcode::kBitNot, x);
   });
 }
@@ -326,7 +326,7 @@ absl::Status LowerFloatTest(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
   const LoweredTensor& self = args.Tensor("self");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    return TestFloat(ops, context.LoadBroadcast(ops, self, index, type.sizes), test);
+    return TestFloat(ops, context.loops().LoadBroadcast(ops, self, index, type.sizes), test);
   });
 }
 
@@ -338,7 +338,7 @@ absl::Status LowerWhere(LoweringContext& context, const GraphNode& node) {
   const Argument& self = Slot(context, node, "self");
   const Argument& other = Slot(context, node, "other");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    const LoopOpId chosen = context.LoadBroadcast(ops, condition, index, type.sizes);
+    const LoopOpId chosen = context.loops().LoadBroadcast(ops, condition, index, type.sizes);
     return ops.Where(chosen, Operand(context, ops, self, index, type.sizes, type.dtype),
                      Operand(context, ops, other, index, type.sizes, type.dtype));
   });
@@ -350,7 +350,7 @@ absl::Status LowerMaskedFill(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor& mask = args.Tensor("mask");
   const Argument& value = Slot(context, node, "value");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    return ops.Where(context.LoadBroadcast(ops, mask, index, type.sizes),
+    return ops.Where(context.loops().LoadBroadcast(ops, mask, index, type.sizes),
                      Operand(context, ops, value, index, type.sizes, type.dtype),
                      Operand(context, ops, self, index, type.sizes, type.dtype));
   });
@@ -419,7 +419,7 @@ absl::Status LowerToCopy(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
   const LoweredTensor& self = args.Tensor("self");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    return ops.Cast(context.LoadBroadcast(ops, self, index, type.sizes), ComputeType(type.dtype));
+    return ops.Cast(context.loops().LoadBroadcast(ops, self, index, type.sizes), ComputeType(type.dtype));
   });
 }
 
@@ -427,7 +427,7 @@ absl::Status LowerConvertElementType(LoweringContext& context, const GraphNode& 
   const NodeArguments args(context, node);
   const LoweredTensor& self = args.Tensor("a");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    return ops.Cast(context.LoadBroadcast(ops, self, index, type.sizes), ComputeType(type.dtype));
+    return ops.Cast(context.loops().LoadBroadcast(ops, self, index, type.sizes), ComputeType(type.dtype));
   });
 }
 

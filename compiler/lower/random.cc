@@ -46,7 +46,7 @@ absl::Status LowerRand(LoweringContext& context, const GraphNode& node) {
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   const uint32_t number = context.seed().NextOperator();
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     return Uniform(ops, Bits(context, ops, index, type, number), type.dtype);
   }));
   return context.status();
@@ -58,7 +58,7 @@ absl::Status LowerRandn(LoweringContext& context, const GraphNode& node) {
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   const uint32_t first = context.seed().NextOperator(), second = context.seed().NextOperator();
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const v1::DType compute = ComputeType(type.dtype);
     const LoopOpId u = Uniform(ops, Bits(context, ops, index, type, first), compute);
     const LoopOpId v = Uniform(ops, Bits(context, ops, index, type, second), compute);
@@ -92,7 +92,7 @@ bool HoldsInteger(v1::DType dtype, int64_t number) {
 absl::StatusOr<IntegerSpan> SpanOf(LoweringContext& context, ExprId low, ExprId high, v1::DType dtype) {
   ExprPool& exprs = context.exprs();
   const auto first = exprs.AsConst(low), end = exprs.AsConst(high);
-  if (!context.Require(exprs.Lt(low, high))) {
+  if (!context.out().Require(exprs.Lt(low, high))) {
     return absl::InvalidArgumentError(
         absl::StrCat("no integers from ", exprs.ToString(low), " to below ", exprs.ToString(high)));
   }
@@ -106,7 +106,7 @@ absl::StatusOr<IntegerSpan> SpanOf(LoweringContext& context, ExprId low, ExprId 
     return FixedSpan(context, *first, static_cast<uint64_t>(*end) - static_cast<uint64_t>(*first));
   }
   if (IsInteger(dtype) && ByteSize(dtype) < 8) {
-    context.Require(exprs.Le(high, context.Const(static_cast<int64_t>(IntegersEnd(dtype)))));
+    context.out().Require(exprs.Le(high, context.Const(static_cast<int64_t>(IntegersEnd(dtype)))));
   }
   return IntegerSpan{low, std::nullopt, exprs.Sub(high, low)};
 }
@@ -166,7 +166,7 @@ absl::Status DrawIntegers(LoweringContext& context, const GraphNode& node,
   const TensorType& type = context.ResultType(node);
   uint32_t numbers[3];
   for (uint32_t& number : numbers) number = context.seed().NextOperator();
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const auto word = [&](size_t i) { return Bits(context, ops, index, type, numbers[i]); };
     return ops.Cast(DrawInteger(context, ops, *span, word), ComputeType(type.dtype));
   }));
@@ -206,7 +206,7 @@ absl::Status LowerBernoulli(LoweringContext& context, const GraphNode& node) {
   static const Argument* half = new Argument(FloatArg{0.5});
   if (chance == nullptr) chance = half;
   const uint32_t number = context.seed().NextOperator();
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const LoopOpId u = Uniform(ops, Bits(context, ops, index, type, number), v1::F32);
     const LoopOpId p = Operand(context, ops, *chance, index, type.sizes, v1::F32);
     return ops.Cast(ops.Compare(LoopOpcode::kLt, u, p), ComputeType(type.dtype));
@@ -226,25 +226,25 @@ absl::Status LowerDropout(LoweringContext& context, const GraphNode& node) {
   TensorType kept_type = mask_type;
   if (kept_type.dtype == v1::DTYPE_UNSPECIFIED) kept_type = type;
   kept_type.dtype = v1::BOOL;
-  LoweredTensor mask = context.Pointwise(kept_type, [&](LoopRecorder& ops, Index index) {
+  LoweredTensor mask = context.loops().Pointwise(kept_type, [&](LoopRecorder& ops, Index index) {
     if (!train || p == 0) return ops.True();
     const LoopOpId u = Uniform(ops, Bits(context, ops, index, kept_type, number), v1::F32);
     return ops.Not(ops.Compare(LoopOpcode::kLt, u, ops.Constant(p, v1::F32)));
   });
   // The mask is drawn once: what the backward pass reads is what the output was made with.
   if (mask_type.dtype != v1::DTYPE_UNSPECIFIED && context.facts().uses[node.results[1]] > 0)
-    context.Realise(mask);
-  context.SetResult(
-      node,
-      context.Pointwise(type,
+    context.memory().Materialize(mask);
+  context.SetResult(node,
+                    context.loops().Pointwise(
+                        type,
                         [&](LoopRecorder& ops, Index index) {
                           const v1::DType compute = ComputeType(type.dtype);
-                          const LoopOpId x = context.Load(ops, input, index);
+                          const LoopOpId x = context.loops().Load(ops, input, index);
                           if (!train) return x;
-                          const LoopOpId kept = ops.Cast(context.Load(ops, mask, index), compute);
+                          const LoopOpId kept = ops.Cast(context.loops().Load(ops, mask, index), compute);
                           return ops.Mul(ops.Mul(x, kept), ops.Constant(p == 1 ? 0 : 1 / (1 - p), compute));
                         }),
-      0);
+                    0);
   if (mask_type.dtype == v1::BOOL) context.SetResult(node, std::move(mask), 1);
   return context.status();
 }

@@ -57,7 +57,8 @@ void ReduceInto(LoweringContext& context, const GraphNode& node, size_t result, 
   const TensorType& type = context.ResultType(node, result);
   const ReducedDims map(self, dims, keepdim);
   if (!context.status().ok() || type.dtype == v1::DTYPE_UNSPECIFIED) return;
-  if (map.ResultRank() != type.rank()) return context.Invalid("the result's rank does not fit the reduction");
+  if (map.ResultRank() != type.rank())
+    return context.checks().Invalid("the result's rank does not fit the reduction");
   Reduction reduction;
   reduction.kind = kind;
   reduction.compute = compute;
@@ -67,7 +68,7 @@ void ReduceInto(LoweringContext& context, const GraphNode& node, size_t result, 
                     Reduce(
                         context, type, reduction,
                         [&](LoopRecorder& ops, Index outer, Index inner) {
-                          const LoopOpId x = context.Load(ops, self, map.Full(outer, inner));
+                          const LoopOpId x = context.loops().Load(ops, self, map.Full(outer, inner));
                           return prepare(ops, ops.Cast(x, compute));
                         },
                         finish),
@@ -126,11 +127,24 @@ absl::Status LowerTruth(LoweringContext& context, const GraphNode& node) {
   return context.status();
 }
 
+// The mean as result `result`, in the dtype that it is declared of.
+void SetMean(LoweringContext& context, const GraphNode& node, size_t result, const LoweredTensor& mean) {
+  const TensorType& type = context.ResultType(node, result);
+  if (type.dtype == mean.dtype) return context.SetResult(node, mean, result);
+  context.SetResult(
+      node,
+      context.loops().Pointwise(
+          type, [&](LoopRecorder& ops, Index index) { return context.loops().Load(ops, mean, index); }),
+      result);
+}
+
 // Variance in two passes: the mean, then the squared distances from it.
 absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size_t mean_result,
                            bool with_mean, bool root) {
   const NodeArguments args(context, node);
-  context.MaterializeIfExpensive(args.TensorValue("self"));
+  if (const ValueId id = args.TensorValue("self"); context.IsDefined(id)) {
+    context.memory().MaterializeIfExpensive(context.MutableValue(id));
+  }
   const LoweredTensor self = args.Tensor("self");
   const std::vector<size_t> dims = args.Dims("dim", self.rank());
   double correction = args.Float("correction", 1);
@@ -153,7 +167,7 @@ absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size
   const LoweredTensor mean = Reduce(
       context, mean_type, reduction,
       [&](LoopRecorder& ops, Index outer, Index inner) {
-        return ops.Cast(context.Load(ops, self, map.Full(outer, inner)), compute);
+        return ops.Cast(context.loops().Load(ops, self, map.Full(outer, inner)), compute);
       },
       [&](LoopRecorder& ops, LoopOpId sum) {
         return ops.Div(sum, CountAs(context, ops, self, dims, compute));
@@ -161,8 +175,8 @@ absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size
   const LoweredTensor variance = Reduce(
       context, type, reduction,
       [&](LoopRecorder& ops, Index outer, Index inner) {
-        const LoopOpId x = ops.Cast(context.Load(ops, self, map.Full(outer, inner)), compute);
-        const LoopOpId distance = ops.Sub(x, context.Load(ops, mean, outer));
+        const LoopOpId x = ops.Cast(context.loops().Load(ops, self, map.Full(outer, inner)), compute);
+        const LoopOpId distance = ops.Sub(x, context.loops().Load(ops, mean, outer));
         return ops.Mul(distance, distance);
       },
       [&](LoopRecorder& ops, LoopOpId sum) {
@@ -173,18 +187,7 @@ absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size
         return root ? ops.Unary(LoopOpcode::kSqrt, result) : result;
       });
   context.SetResult(node, variance, 0);
-  if (with_mean && node.results.size() > mean_result) {
-    const TensorType& wanted = context.ResultType(node, mean_result);
-    if (wanted.dtype == compute) {
-      context.SetResult(node, mean, mean_result);
-    } else {
-      context.SetResult(
-          node,
-          context.Pointwise(wanted,
-                            [&](LoopRecorder& ops, Index index) { return context.Load(ops, mean, index); }),
-          mean_result);
-    }
-  }
+  if (with_mean && node.results.size() > mean_result) SetMean(context, node, mean_result, mean);
   return context.status();
 }
 
@@ -210,8 +213,8 @@ absl::Status LowerScan(LoweringContext& context, const GraphNode& node) {
   const bool wide = type.device == v1::CPU && type.dtype == v1::F32;
   const v1::DType compute = wide ? v1::F64 : ComputeType(type.dtype);
   if (type.rank() == 0) {
-    context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
-      return ops.Cast(context.Load(ops, self, index), compute);
+    context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
+      return ops.Cast(context.loops().Load(ops, self, index), compute);
     }));
     return context.status();
   }
@@ -221,13 +224,15 @@ absl::Status LowerScan(LoweringContext& context, const GraphNode& node) {
   const std::vector<ExprId> strides = PreferredStrides(context.exprs(), type);
   const BufferId buffer = context.out().AddBuffer(type.dtype, type.device, type.sizes, strides);
   const BufferView view{buffer, type.dtype, type.sizes, strides, context.Const(0)};
-  context.EmitOrdered(outer_sizes, {type.sizes[dim]}, [&](LoopRecorder& ops, Index outer, Index inner) {
-    std::vector<ExprId> index(outer.begin(), outer.end());
-    index.insert(index.begin() + dim, inner[0]);
-    const LoopOpId x = ops.Cast(context.Load(ops, self, index), compute);
-    const bool single = type.sizes[dim] == context.Const(1);
-    ops.Store(buffer, type.dtype, FlatIndex(context.exprs(), view, index), single ? x : ops.Scan(kind, x));
-  });
+  context.loops().EmitOrdered(outer_sizes, {type.sizes[dim]},
+                              [&](LoopRecorder& ops, Index outer, Index inner) {
+                                std::vector<ExprId> index(outer.begin(), outer.end());
+                                index.insert(index.begin() + dim, inner[0]);
+                                const LoopOpId x = ops.Cast(context.loops().Load(ops, self, index), compute);
+                                const bool single = type.sizes[dim] == context.Const(1);
+                                ops.Store(buffer, type.dtype, FlatIndex(context.exprs(), view, index),
+                                          single ? x : ops.Scan(kind, x));
+                              });
   context.SetResult(node, WithView(type, view));
   return context.status();
 }

@@ -74,14 +74,14 @@ LoweredTensor ReduceOnce(LoweringContext& context, const TensorType& type, const
   const std::vector<ExprId>& sizes = reduction.inner_sizes;
   if (std::count(sizes.begin(), sizes.end(), context.Const(1)) == sizes.size()) {
     const std::vector<ExprId> inner(sizes.size(), context.Const(0));
-    return context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    return context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
       const LoopOpId element = ops.Cast(value(ops, index, inner), reduction.compute);
       return finish(ops, IsArgReduce(reduction.kind) ? ops.ConstantInt(0) : element);
     });
   }
   const BufferView view = context.out().Whole(
       context.out().AddBuffer(type.dtype, type.device, type.sizes, PreferredStrides(context.exprs(), type)));
-  context.EmitReduced(view, sizes, [&](LoopRecorder& ops, Index outer, Index inner) {
+  context.loops().EmitReduced(view, sizes, [&](LoopRecorder& ops, Index outer, Index inner) {
     const LoopOpId element = ops.Cast(value(ops, outer, inner), reduction.compute);
     return finish(ops, ops.Reduce(reduction.kind, element));
   });
@@ -135,7 +135,7 @@ LoweredTensor Reduce(LoweringContext& context, const TensorType& type, const Red
       [&](LoopRecorder& ops, Index outer, Index inner) {
         std::vector<ExprId> index(outer.begin(), outer.end());
         index.insert(index.end(), inner.begin(), inner.end());
-        return context.Load(ops, partials, index);
+        return context.loops().Load(ops, partials, index);
       },
       finish);
 }

@@ -17,7 +17,7 @@ absl::Status LowerSymbol(LoweringContext& context, const GraphNode& node) {
   if (node.target == Op::kSymbolOfNumber) {
     made.let.number = args.Expr("number", context.Const(0));
   } else {
-    made.let.item = context.RealiseValue(args.TensorValue("self"));
+    made.let.item = context.memory().Materialize(context.MutableValue(args.TensorValue("self")));
   }
   context.out().nodes.push_back(std::move(made));
   return context.status();

@@ -32,7 +32,7 @@ absl::Status LowerReshape(LoweringContext& context, const GraphNode& node) {
 absl::Status LowerAlias(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
   LoweredTensor self = args.Tensor(node.Find("self") != nullptr ? "self" : "input");
-  context.CheckSizes(self.sizes, context.ResultType(node).sizes);
+  context.checks().CheckSizes(self.sizes, context.ResultType(node).sizes);
   self.strides = context.ResultType(node).strides;
   context.SetResult(node, std::move(self));
   return context.status();
@@ -119,7 +119,7 @@ absl::Status LowerSqueeze(LoweringContext& context, const GraphNode& node) {
   for (size_t dim = 0; dim < self.rank(); ++dim) {
     if (std::find(dims.begin(), dims.end(), dim) == dims.end()) {
       map.dims.push_back({{dim, context.Const(1)}});
-    } else if (!context.Require(context.exprs().Eq(self.sizes[dim], context.Const(1)))) {
+    } else if (!context.out().Require(context.exprs().Eq(self.sizes[dim], context.Const(1)))) {
       return absl::InvalidArgumentError(
           absl::StrCat("squeeze of a dimension of size ", context.exprs().ToString(self.sizes[dim])));
     }
@@ -199,8 +199,8 @@ absl::Status LowerAsStrided(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor self = args.Tensor("self");
   const TensorType& type = context.ResultType(node);
   KILN_RETURN_IF_ERROR(context.status());
-  KILN_ASSIGN_OR_RETURN(BufferView window, context.StorageWindow(node, self));
-  context.CheckSizes(window.sizes, type.sizes);
+  KILN_ASSIGN_OR_RETURN(BufferView window, context.storage().Window(args, self));
+  context.checks().CheckSizes(window.sizes, type.sizes);
   context.SetResult(node, WithView(type, std::move(window)));
   return context.status();
 }
@@ -213,7 +213,8 @@ absl::Status LowerUnfold(LoweringContext& context, const GraphNode& node) {
   const ValueId id = args.TensorValue("self");
   const int64_t size = args.Int("size", 1), step = args.Int("step", 1);
   KILN_RETURN_IF_ERROR(context.status());
-  if (step < size && !context.facts().UsedByLoopsOnly(node.results[0])) context.RealiseValue(id);
+  if (step < size && !context.facts().UsedByLoopsOnly(node.results[0]))
+    context.memory().Materialize(context.MutableValue(id));
   const LoweredTensor self = args.Tensor("self");
   const size_t dim = args.Dim("dimension", self.rank(), 0);
   KILN_RETURN_IF_ERROR(context.status());
@@ -221,7 +222,7 @@ absl::Status LowerUnfold(LoweringContext& context, const GraphNode& node) {
   AffineMap map = IdentityMap(context, self.rank());
   map.dims[dim][0].step = context.Const(step);
   map.dims.push_back({{dim, context.Const(1)}});
-  if (type.rank() == map.dims.size()) context.CheckSize(context.Const(size), type.sizes.back());
+  if (type.rank() == map.dims.size()) context.checks().CheckSize(context.Const(size), type.sizes.back());
   context.SetResult(node, Affine(context, self, type, map));
   return context.status();
 }
@@ -239,7 +240,7 @@ absl::Status LowerViewDtype(LoweringContext& context, const GraphNode& node) {
     return CallLibrary(context, node, "no lowering", false);
   }
   // F16 and BF16 have their bits in memory only.
-  BufferView view = context.RealiseValue(id);
+  BufferView view = context.memory().Materialize(context.MutableValue(id));
   if (ComputeType(self.dtype) != self.dtype || ComputeType(type.dtype) != type.dtype) {
     return CallLibrary(context, node, "no lowering", false);
   }

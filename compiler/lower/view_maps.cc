@@ -10,8 +10,8 @@ namespace kiln {
 
 LoweredTensor MapIndex(LoweringContext& context, const LoweredTensor& base, const TensorType& type,
                        IndexMap map) {
-  return context.Pointwise(
-      type, [&](LoopRecorder& ops, Index index) { return context.Load(ops, base, map(index)); });
+  return context.loops().Pointwise(
+      type, [&](LoopRecorder& ops, Index index) { return context.loops().Load(ops, base, map(index)); });
 }
 
 LoweredTensor Affine(LoweringContext& context, const LoweredTensor& base, const TensorType& type,
@@ -19,12 +19,12 @@ LoweredTensor Affine(LoweringContext& context, const LoweredTensor& base, const 
   ExprPool& exprs = context.exprs();
   const ExprId one = context.Const(1);
   if (map.start.size() != base.rank() || map.dims.size() != type.rank()) {
-    context.Invalid("the view's rank does not fit");
+    context.checks().Invalid("the view's rank does not fit");
     return base;
   }
   // No loop could convert them.
   if (base.dtype != type.dtype && (IsComplex(base.dtype) || IsComplex(type.dtype))) {
-    context.Invalid("a view of complex numbers with another dtype");
+    context.checks().Invalid("a view of complex numbers with another dtype");
     return base;
   }
   for (size_t dim = 0; dim < base.rank() && !IsEmpty(exprs, type.sizes); ++dim) {
@@ -36,7 +36,8 @@ LoweredTensor Affine(LoweringContext& context, const LoweredTensor& base, const 
     }
     const auto reached = exprs.AsConst(last), size = exprs.AsConst(base.sizes[dim]);
     if (reached.has_value() && size.has_value() && (*reached < 0 || *reached >= *size)) {
-      context.Invalid(absl::StrCat("a view reaches element ", *reached, " of a dimension of size ", *size));
+      context.checks().Invalid(
+          absl::StrCat("a view reaches element ", *reached, " of a dimension of size ", *size));
       return base;
     }
   }
@@ -69,7 +70,7 @@ LoweredTensor Affine(LoweringContext& context, const LoweredTensor& base, const 
 
 LoweredTensor Reshape(LoweringContext& context, ValueId id, const TensorType& type) {
   if (!context.IsDefined(id)) {
-    context.Invalid("an undefined tensor is viewed");
+    context.checks().Invalid("an undefined tensor is viewed");
     return {};
   }
   ExprPool& exprs = context.exprs();
@@ -81,8 +82,8 @@ LoweredTensor Reshape(LoweringContext& context, ValueId id, const TensorType& ty
   }
   std::vector<ReshapeGroup> groups;
   const bool grouped = IsEmpty(exprs, base.sizes) || GroupDims(exprs, base.sizes, type.sizes, &groups);
-  if (!grouped || !context.Require(exprs.Eq(exprs.Product(base.sizes), exprs.Product(type.sizes)))) {
-    context.Invalid("a view with another number of elements");
+  if (!grouped || !context.out().Require(exprs.Eq(exprs.Product(base.sizes), exprs.Product(type.sizes)))) {
+    context.checks().Invalid("a view with another number of elements");
     return base;
   }
   if (base.is_strided()) {
@@ -110,13 +111,13 @@ LoweredTensor Reshape(LoweringContext& context, ValueId id, const TensorType& ty
   }
   // The map would leave divisions in the index: a dense copy in the old shape views without any.
   if (!base.is_strided()) {
-    context.Realise(base, LoweringContext::Layout::kContiguous);
+    context.memory().Materialize(base, Materializer::Layout::kContiguous);
     if (auto view = ReshapedWindow(exprs, *base.view, type.sizes)) return WithView(type, *std::move(view));
   }
-  const BufferView copy = context.CopyTo(base, ContiguousStrides(exprs, base.sizes));
+  const BufferView copy = context.memory().CopyTo(base, ContiguousStrides(exprs, base.sizes));
   auto view = ReshapedWindow(exprs, copy, type.sizes);
   if (!view) {
-    context.Fail(absl::UnimplementedError(absl::StrCat(
+    context.checks().Fail(absl::UnimplementedError(absl::StrCat(
         "unsupported: a view of ", ExprsText(exprs, base.sizes), " as ", ExprsText(exprs, type.sizes))));
     return base;
   }

@@ -19,7 +19,8 @@ void ReadPair(LoweringContext& context, const GraphNode& node, absl::string_view
   const std::vector<int64_t> list = args.IntList(name);
   if (list.size() == 1) pair[0] = pair[1] = list[0];
   if (list.size() == 2) std::copy(list.begin(), list.end(), pair);
-  if (list.size() > 2) context.Invalid(absl::StrCat("argument '", name, "' has more than two numbers"));
+  if (list.size() > 2)
+    context.checks().Invalid(absl::StrCat("argument '", name, "' has more than two numbers"));
 }
 
 WindowPoint PointOf(LoweringContext& context, LoopRecorder& ops, const LoweredTensor& self,
@@ -51,7 +52,7 @@ Window ReadWindow(LoweringContext& context, const GraphNode& node) {
   ReadPair(context, node, "dilation", window.dilation);
   for (int i = 0; i < 2; ++i) {
     if (window.kernel[i] <= 0 || window.stride[i] <= 0 || window.padding[i] < 0 || window.dilation[i] <= 0) {
-      context.Invalid("a window whose sizes are not positive");
+      context.checks().Invalid("a window whose sizes are not positive");
     }
   }
   return window;
@@ -63,7 +64,9 @@ bool FitsImages(const LoweredTensor& self, const TensorType& type) {
 
 absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
-  context.MaterializeIfExpensive(args.TensorValue("self"));
+  if (const ValueId id = args.TensorValue("self"); context.IsDefined(id)) {
+    context.memory().MaterializeIfExpensive(context.MutableValue(id));
+  }
   const LoweredTensor self = args.Tensor("self");
   const Window window = ReadWindow(context, node);
   const TensorType type = context.ResultType(node, 0);
@@ -79,7 +82,7 @@ absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {
   auto element = [&](LoopRecorder& ops, Index outer, Index inner) {
     const WindowPoint point = PointOf(context, ops, self, window, outer, inner);
     ops.OpenMask(point.inside);
-    const LoopOpId x = context.Load(ops, self, point.from);
+    const LoopOpId x = context.loops().Load(ops, self, point.from);
     ops.CloseMask();
     return ops.Where(point.inside, x, ops.Constant(-HUGE_VAL, compute));
   };
@@ -95,12 +98,12 @@ absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {
   reduction.kind = v1::REDUCE_ARGMAX;
   const LoweredTensor offset =
       Reduce(context, offset_type, reduction, element, [](LoopRecorder&, LoopOpId at) { return at; });
-  context.SetResult(
-      node,
-      context.Pointwise(position_type,
+  context.SetResult(node,
+                    context.loops().Pointwise(
+                        position_type,
                         [&](LoopRecorder& ops, Index index) {
                           ExprPool& exprs = context.exprs();
-                          const LoopOpId at = context.Load(ops, offset, index);
+                          const LoopOpId at = context.loops().Load(ops, offset, index);
                           const LoopOpId columns = ops.ConstantInt(window.kernel[1]);
                           LoopOpId position[2] = {ops.Binary(LoopOpcode::kFloorDiv, at, columns),
                                                   ops.Binary(LoopOpcode::kRemainder, at, columns)};
@@ -114,7 +117,7 @@ absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {
                           }
                           return ops.Add(ops.Mul(position[0], ops.IndexExpr(self.sizes.back())), position[1]);
                         }),
-      1);
+                    1);
   return context.status();
 }
 
@@ -134,14 +137,16 @@ absl::Status LowerMaxPoolBackward(LoweringContext& context, const GraphNode& nod
       covering[0] > kCoveringMax || covering[1] > kCoveringMax / covering[0]) {
     return CallLibrary(context, node, "closed list: pooling backward", false);
   }
-  context.MaterializeIfExpensive(args.TensorValue("grad_output"));
+  if (const ValueId id = args.TensorValue("grad_output"); context.IsDefined(id)) {
+    context.memory().MaterializeIfExpensive(context.MutableValue(id));
+  }
   const LoweredTensor gradient = args.Tensor("grad_output"), positions = args.Tensor("indices");
   if (positions.rank() != gradient.rank())
     return absl::InvalidArgumentError("positions of another rank than their windows'");
-  context.CheckSizes(positions.sizes, gradient.sizes);
+  context.checks().CheckSizes(positions.sizes, gradient.sizes);
   const size_t rows = type.rank() - 2;
   const v1::DType compute = ComputeType(type.dtype);
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const LoopOpId here =
         ops.IndexExpr(exprs.Add(exprs.Mul(index[rows], type.sizes.back()), index[rows + 1]));
     LoopOpId sum = ops.Constant(0, compute);
@@ -157,8 +162,8 @@ absl::Status LowerMaxPoolBackward(LoweringContext& context, const GraphNode& nod
         inside = ops.And(inside, ops.IndexLess(at[rows + d], gradient.sizes[rows + d]));
       }
       ops.OpenMask(inside);
-      const LoopOpId taken = ops.Cast(context.Load(ops, positions, at), v1::I64);
-      const LoopOpId passed = ops.Cast(context.Load(ops, gradient, at), compute);
+      const LoopOpId taken = ops.Cast(context.loops().Load(ops, positions, at), v1::I64);
+      const LoopOpId passed = ops.Cast(context.loops().Load(ops, gradient, at), compute);
       ops.CloseMask();
       const LoopOpId mine = ops.And(inside, ops.Compare(LoopOpcode::kEq, taken, here));
       sum = ops.Add(sum, ops.Where(mine, passed, ops.Constant(0, compute)));
@@ -190,13 +195,13 @@ absl::Status LowerAvgPool(LoweringContext& context, const GraphNode& node) {
       [&](LoopRecorder& ops, Index outer, Index inner) {
         const WindowPoint point = PointOf(context, ops, self, window, outer, inner);
         ops.OpenMask(point.inside);
-        const LoopOpId x = context.Load(ops, self, point.from);
+        const LoopOpId x = context.loops().Load(ops, self, point.from);
         ops.CloseMask();
         return ops.Where(point.inside, x, ops.ConstantInt(0, compute));
       },
       [](LoopRecorder&, LoopOpId total) { return total; });
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
-    const LoopOpId total = context.Load(ops, sum, index);
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    const LoopOpId total = context.loops().Load(ops, sum, index);
     if (divisor != 0) return ops.Div(total, ops.ConstantInt(divisor, compute));
     // Elements that count: inside the image, or inside the image and its padding.
     ExprPool& exprs = context.exprs();
@@ -262,18 +267,18 @@ absl::Status LowerAdaptiveAvgPool(LoweringContext& context, const GraphNode& nod
           inside = ops.And(inside, ops.IndexLess(from[dim], end(outer[dim], dim)));
         }
         ops.OpenMask(inside);
-        const LoopOpId x = context.Load(ops, self, from);
+        const LoopOpId x = context.loops().Load(ops, self, from);
         ops.CloseMask();
         return ops.Where(inside, x, ops.ConstantInt(0, compute));
       },
       [](LoopRecorder&, LoopOpId total) { return total; });
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     ExprId count = one;
     for (int i = 0; i < 2; ++i) {
       const size_t dim = self.rank() - 2 + i;
       count = exprs.Mul(count, exprs.Sub(end(index[dim], dim), begin(index[dim], dim)));
     }
-    return ops.Div(context.Load(ops, sum, index), ops.Cast(ops.IndexExpr(count), compute));
+    return ops.Div(context.loops().Load(ops, sum, index), ops.Cast(ops.IndexExpr(count), compute));
   }));
   return context.status();
 }
@@ -302,7 +307,7 @@ absl::Status LowerUpsampleNearest(LoweringContext& context, const GraphNode& nod
   if (self.rank() != 4 || type.rank() != 4)
     return absl::InvalidArgumentError("upsample of another rank than 4");
   ExprPool& exprs = context.exprs();
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> from(index.begin(), index.end());
     for (size_t i = 0; i < 2; ++i) {
       const size_t dim = 2 + i;
@@ -317,7 +322,7 @@ absl::Status LowerUpsampleNearest(LoweringContext& context, const GraphNode& nod
       const LoopOpId row = ops.Binary(LoopOpcode::kMinimum, ops.Cast(scaled, v1::I64), last);
       from[dim] = ops.CheckedIndex(row, in);
     }
-    return context.Load(ops, self, from);
+    return context.loops().Load(ops, self, from);
   }));
   return context.status();
 }
@@ -361,14 +366,14 @@ absl::Status LowerUpsampleBilinear(LoweringContext& context, const GraphNode& no
   if (self.rank() != 4 || type.rank() != 4)
     return absl::InvalidArgumentError("upsample of another rank than 4");
   if (!IsFloat(type.dtype)) return CallLibrary(context, node, "no lowering", false);
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const v1::DType compute = ComputeType(type.dtype);
     const Neighbours rows =
         NeighboursOf(context, ops, node, index[2], self.sizes[2], type.sizes[2], 0, align_corners);
     const Neighbours columns =
         NeighboursOf(context, ops, node, index[3], self.sizes[3], type.sizes[3], 1, align_corners);
     auto load = [&](ExprId row, ExprId column) {
-      return context.Load(ops, self, {index[0], index[1], row, column});
+      return context.loops().Load(ops, self, {index[0], index[1], row, column});
     };
     auto mix = [&](LoopOpId a, LoopOpId b, LoopOpId weight) {
       const LoopOpId w = ops.Cast(weight, compute);
@@ -412,12 +417,12 @@ absl::Status LowerGridSample(LoweringContext& context, const GraphNode& node) {
   }
   ExprPool& exprs = context.exprs();
   const v1::DType compute = ComputeType(type.dtype);
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+  context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     LoopOpId low[2], weight[2];  // by dimension: rows, columns
     for (size_t i = 0; i < 2; ++i) {
       const ExprId size = input.sizes[2 + i];
       const ExprId component = context.Const(i == 0 ? 1 : 0);  // the grid holds (x, y)
-      LoopOpId at = context.Load(ops, grid, {index[0], index[2], index[3], component});
+      LoopOpId at = context.loops().Load(ops, grid, {index[0], index[2], index[3], component});
       at = Unnormalise(context, ops, at, size, align_corners);
       if (padding == 1) {
         const LoopOpId last = ops.Cast(ops.IndexExpr(exprs.Sub(size, context.Const(1))), compute);
@@ -442,7 +447,7 @@ absl::Status LowerGridSample(LoweringContext& context, const GraphNode& node) {
       ops.OpenMask(inside);
       const ExprId row = ops.CheckedIndex(at[0], input.sizes[2]);
       const ExprId column = ops.CheckedIndex(at[1], input.sizes[3]);
-      const LoopOpId value = context.Load(ops, input, {index[0], index[1], row, column});
+      const LoopOpId value = context.loops().Load(ops, input, {index[0], index[1], row, column});
       ops.CloseMask();
       // On the CPU eager multiplies what lies outside as well: a position that is no number gives none.
       const LoopOpId zero = ops.Constant(0, compute);
@@ -469,7 +474,8 @@ absl::Status LowerBorderPad(LoweringContext& context, const GraphNode& node) {
   ExprPool& exprs = context.exprs();
   for (size_t i = 0; i < pad.size() / 2; ++i) {
     const size_t dim = self.rank() - 1 - i;
-    context.CheckSize(exprs.Add(self.sizes[dim], exprs.Add(pad[2 * i], pad[2 * i + 1])), type.sizes[dim]);
+    context.checks().CheckSize(exprs.Add(self.sizes[dim], exprs.Add(pad[2 * i], pad[2 * i + 1])),
+                               type.sizes[dim]);
   }
   context.SetResult(node, MapIndex(context, self, type, [&](Index index) {
                       std::vector<ExprId> from(index.begin(), index.end());

@@ -1,0 +1,56 @@
+// Tensors in memory: a virtual one gets a buffer and the loops that fill it, one that lies otherwise than is
+// asked for gets a copy.
+//
+// When a virtual value is materialized:
+//  - something needs memory: a library call, a graph output, a reduction or scan result;
+//  - several consumers would repeat it: 4 loads or more, more than 30 ops, a heavy function, or 2 loads
+//    for 4 consumers;
+//  - its body has grown past 8 loads or 100 ops.
+// The cost model (target/cost_model.h) has the numbers; the driver asks it after each node.
+//
+// Ownership: borrows loop graph, checks and loops. Threads: one. Errors: those of the checks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "compiler/lower/loop_graph.h"
+#include "compiler/lower/loop_writer.h"
+#include "compiler/lower/lowered_tensor.h"
+#include "compiler/lower/lowering_checks.h"
+
+namespace kiln {
+
+class Materializer {
+ public:
+  Materializer(LoopGraph& out, LoweringChecks& checks, LoopWriter& loops)
+      : out_(out), checks_(checks), loops_(loops) {}
+
+  enum class Layout { kPreferred, kContiguous };
+  // Gives the tensor a buffer unless it has one.
+  const BufferView& Materialize(LoweredTensor& tensor, Layout layout = Layout::kPreferred);
+  // For an operator that reads the tensor more than once.
+  void MaterializeIfExpensive(LoweredTensor& tensor);
+  // A buffer of rows of `row_length`, of which the tensor fills the front; not of one that has a buffer.
+  void MaterializeWithRoom(LoweredTensor& tensor, int64_t row_length);
+  // Does the tensor lie in a buffer of rows that end in room, which all of `whole` fills?
+  bool HasRoom(const LoweredTensor& tensor, const BufferView& whole) const;
+
+  // A copy in a buffer of its own with exactly these strides (zero strides allowed). Fails where others
+  // are known to put two elements in one place.
+  BufferView CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides);
+  // The tensor in memory with exactly these strides, which leave no gap: its own memory if it lies so, or a
+  // copy.
+  BufferView InLayout(LoweredTensor& tensor, const std::vector<ExprId>& strides);
+
+ private:
+  void Fill(const BufferView& view, const LoweredTensor& tensor);
+
+  LoopGraph& out_;
+  LoweringChecks& checks_;
+  LoopWriter& loops_;
+  absl::flat_hash_set<BufferId> row_padded_;  // whose rows end in room, which nobody has filled yet
+};
+
+}  // namespace kiln
