@@ -1,7 +1,4 @@
 // Operators that move elements without computing: clone, cat, flip, roll, repeat, *_scatter.
-#include <algorithm>
-
-#include "absl/strings/str_cat.h"
 #include "compiler/lower/library_call.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"

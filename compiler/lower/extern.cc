@@ -1,6 +1,4 @@
 // Library calls: what a library does best, and everything without a lowering of our own.
-#include <vector>
-
 #include "absl/container/flat_hash_map.h"
 #include "compiler/library/attention.h"
 #include "compiler/library/gemm.h"

@@ -2,7 +2,7 @@
 // id, after folding what is cheap to see (constants, x*1, casts to the same type).
 //
 // Values are in *compute types*: a body computes F16 and BF16 in F32. `Load` widens, `Store` rounds.
-// `RoundTo` rounds a value that a graph names, wherever it is used (LoweringContext::Pointwise).
+// `RoundTo` rounds a value that a graph names, wherever it is used (LoopWriter::Pointwise).
 //
 // Ownership: the recorder owns the body until `TakeBody`. Threads: one. Errors: the first misuse
 // (arguments of different types, an index of the wrong rank) makes `status()` INVALID_ARGUMENT and

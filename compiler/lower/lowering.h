@@ -4,7 +4,7 @@
 //
 // Values stay *virtual* (an index function with an explicit body) until something needs memory: a
 // library call, a reduction's result, an output, or reuse that would repeat too much work
-// (lowering_context.h has the rules). F16 and BF16 are computed in F32 and rounded where the graph names a
+// (materializer.h has the rules). F16 and BF16 are computed in F32 and rounded where the graph names a
 // value.
 //
 // Threads: a call keeps no state. Deterministic. Errors: INVALID_ARGUMENT for arguments that do not

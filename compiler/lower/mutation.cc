@@ -1,7 +1,6 @@
 // The trailing copy_ nodes: what the graph writes back to its inputs.
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"
 #include "compiler/lower/strides.h"

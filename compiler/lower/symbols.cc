@@ -1,8 +1,4 @@
 // Numbers that only a call knows: where they come from, and what must hold of them.
-#include <string>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"
 
