@@ -40,6 +40,12 @@ class Way:
     own: bool = False                # whether the daemon has
 
 
+READING = """\
+"in kiln" is what the process waited for kilnd: look-ups, compiles, fetches. "compiled" is the daemon's own count: where
+it is not 0 by a tier that has all, look-ups took longer than `tier.lookup_ms_max`. "pays from" is the share of programs
+that the tier has to have for its look-ups to be worth their time; the larger a program, the smaller the share."""
+
+
 def ways(round_trips):
     yield Way("the daemon has it", own=True)
     yield Way("compiled here, no tier")
@@ -204,9 +210,9 @@ def heading(options):
     facts = pathlib.Path("/proc/cpuinfo").read_text()
     model = re.search(r"^model name\s*: (.*)$", facts, re.MULTILINE)
     return (f"{datetime.date.today()}, {model[1] if model else platform.machine()}, {os.cpu_count()} threads, load "
-            f"{os.getloadavg()[2]:.0f}, torch {torch.__version__}; forward and backward of {options.blocks} blocks, "
-            f"medians of {options.rounds} rounds: `tests/bench/tier.py --rounds {options.rounds} --blocks "
-            f"{options.blocks}`")
+            f"{os.getloadavg()[2]:.0f}, torch {torch.__version__}, kiln {kiln.__version__}; forward and backward of\n"
+            f"{options.blocks} blocks, medians of {options.rounds} rounds: `tests/bench/tier.py --rounds "
+            f"{options.rounds} --blocks {options.blocks}`")
 
 
 def main():
@@ -226,7 +232,7 @@ def main():
     table = "\n".join(lines(taken))
     print(table)
     if options.markdown:
-        options.markdown.write_text(f"{heading(options)}\n\n{table}\n")
+        options.markdown.write_text(f"# When a shared tier pays\n\n{heading(options)}\n\n{table}\n\n{READING}\n")
     if options.json:
         options.json.write_text(json.dumps({way.name: jobs for way, jobs in taken.items()}, indent=1))
 
