@@ -3,6 +3,7 @@ import pytest
 import torch
 
 import kiln
+from kiln import titles as kiln_titles
 
 
 class Block(torch.nn.Module):
@@ -51,3 +52,10 @@ def test_warning_names_the_module(monkeypatch):
     finally:
         monkeypatch.undo()
         kiln.environment._configured = False
+
+
+@pytest.mark.parametrize("version", ["2.11", "2.13"])
+def test_without_dynamo(monkeypatch, version):
+    if version == "2.11":
+        monkeypatch.setattr(kiln_titles.InstructionTranslator, "current_tx", lambda: None)
+    assert kiln_titles.compiled_name() == "graph"

@@ -14,7 +14,9 @@ def compiled_name() -> str:
     """Of the frame that Dynamo compiles on this thread: a module's class, or a function's name; "graph" without one."""
     try:
         frame = InstructionTranslator.current_tx()
-    except AttributeError:  # none, as in a graph that did not come from Dynamo
+    except AttributeError:
+        frame = None  # which torch 2.11 gives by itself
+    if frame is None:  # as in a graph that did not come from Dynamo
         return "graph"
     code, values = frame.f_code, frame.f_locals
     # A module or function of torch's.
