@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses import FakeTensorMode, fake_impls
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 import kiln  # puts declarations right
 from kiln import declarations
@@ -268,6 +269,28 @@ def test_without_a_correction_that_fails_torch_s_own_is_taken(monkeypatch):
     assert torch.equal(result, torch.copysign(torch.roll(x, 1, 0), x)) and kiln.stats()["left_out"] > 0
     with FakeTensorMode(), pytest.raises(IndexError):  # what torch itself refuses
         torch.roll(torch.empty(3, 4), 1, 7)
+
+
+def test_what_torch_does_not_declare_is_left_to_it(monkeypatch):
+    with torch.library._scoped_library("kiln_undeclared", "DEF") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x + x, "CPU")
+        op = torch.ops.kiln_undeclared.twice.default
+
+        def raised():
+            with FakeTensorMode(), pytest.raises(Exception) as failure:
+                op(torch.empty(3))
+            return type(failure.value)
+
+        torch_s = raised()
+        declarations._declare(op, lambda given, x: given(x))
+        assert raised() is torch_s
+        monkeypatch.delitem(fake_impls.op_implementations_dict, op)
+
+
+def test_how_many_differ_is_not_known_where_torch_does_not_declare_it():
+    with pytest.raises(DynamicOutputShapeException):
+        declarations._unique(declarations._nothing, torch.zeros(3))
 
 
 def test_powers_of_two_times_another_dtype():

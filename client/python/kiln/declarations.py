@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch._subclasses import fake_impls
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from . import fallback
@@ -35,6 +36,14 @@ def names() -> tuple[str, ...]:
     return (*map(str, _DECLARATIONS), "expanded")
 
 
+class _Undeclared(Exception):
+    """torch has no declaration in Python that one of kiln's could correct."""
+
+
+def _nothing(*_: Any, **__: Any) -> Any:
+    raise _Undeclared
+
+
 def _declare(op: torch._ops.OpOverload, declare: Callable[..., Any]) -> None:
     from torch._decomp import decomposition_table, meta_table
 
@@ -44,11 +53,13 @@ def _declare(op: torch._ops.OpOverload, declare: Callable[..., Any]) -> None:
 
     def declared(mode: contextlib.AbstractContextManager[Any], _: object, *args: Any, **kwargs: Any) -> Any:
         with mode:
-            own = given if known is None else functools.partial(known, mode, op)
+            own = (given or _nothing) if known is None else functools.partial(known, mode, op)
             try:
                 return declare(own, *args, **kwargs)
+            except _Undeclared:
+                return NotImplemented  # which leaves it to torch
             except Exception as failure:
-                if own is None:
+                if own is _nothing:
                     raise
                 result = own(*args, **kwargs)  # raises what torch itself refuses
                 with fallback.left_out(f"the declaration of {op}"):
@@ -128,8 +139,12 @@ def _dropout_gradients(given: Given, grad: torch.Tensor, mask: torch.Tensor, sca
 
 
 def _unique(given: Given, *args: Any, **kwargs: Any) -> Any:
-    """Positions and counts are I64; until torch 2.12 they were declared in the values' dtype."""
-    values, *numbers = given(*args, **kwargs)
+    """Positions and counts are I64; until torch 2.12 they were declared in the values' dtype, and _unique not at all:
+    torch ran it on zeros to see how many there are."""
+    try:
+        values, *numbers = given(*args, **kwargs)
+    except _Undeclared:
+        raise DynamicOutputShapeException(aten._unique.default) from None
     return values, *(number.to(torch.int64) for number in numbers)
 
 
