@@ -156,8 +156,8 @@ bool DividesIntegers(LoopOpcode op, v1::DType dtype) {
                               op == LoopOpcode::kRemainder || op == LoopOpcode::kFmod);
 }
 
-// What eager's kernels on a GPU give for `a` by zero, whichever of the four: the quotient's bits are all set, of
-// I64 the lower 32 alone where `a` has no others, and what was to be rounded down is one less.
+// What eager's kernels on a GPU give for `a` by zero, whichever of the four: the quotient's bits are all set,
+// of I64 the lower 32 alone where `a` has no others, and what was to be rounded down is one less.
 LoopOpId ByZeroOnGpu(LoopRecorder& ops, LoopOpcode op, LoopOpId a) {
   const v1::DType dtype = ops.dtype(a);
   const LoopOpId ones = ops.Unary(LoopOpcode::kBitNot, ops.ConstantInt(0, dtype));
