@@ -5,14 +5,14 @@
 #include <utility>
 #include <vector>
 
-#include "client/runtime/frame.h"
+#include "client/runtime/call_frame.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::runtime {
 
 absl::Status Program::Run(absl::Span<const Value> inputs, std::vector<Value>& outputs) const {
   counts_->calls.fetch_add(1, std::memory_order_relaxed);
-  Frame frame(*this);
+  CallFrame frame(*this);
   KILN_RETURN_IF_ERROR(frame.Bind(inputs));
   KILN_RETURN_IF_ERROR(frame.Execute());
   KILN_RETURN_IF_ERROR(frame.CopyBack());

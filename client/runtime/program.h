@@ -47,7 +47,7 @@ struct RunCounts {
   std::atomic<uint64_t> stride_copies{0};  // of inputs and results not in the declared layout or not plain
 };
 
-class Frame;
+class CallFrame;
 
 class Program {
  public:
@@ -70,7 +70,7 @@ class Program {
   const StepTimes& times() const { return *times_; }
 
  private:
-  friend class Frame;
+  friend class CallFrame;
   friend class ProgramLoader;
 
   struct Shape {

@@ -1,4 +1,4 @@
-#include "client/runtime/frame.h"
+#include "client/runtime/call_frame.h"
 
 #include <algorithm>
 #include <array>
@@ -22,12 +22,12 @@ absl::Status Contradiction(absl::string_view gave, absl::string_view declared) {
   return status;
 }
 
-Frame::Frame(const Program& program)
+CallFrame::CallFrame(const Program& program)
     : program_(program), host_(*program.host_), slots_(program.buffers_.size()) {
   if (!program.calls_.empty()) scratch_ = program.TakeScratch();
 }
 
-Frame::~Frame() {
+CallFrame::~CallFrame() {
   order_.reset();  // before any memory is given back
   for (Slot& slot : slots_) Drop(slot.tensor);
   for (Tensor& tensor : kept_) Drop(tensor);
@@ -40,7 +40,7 @@ Frame::~Frame() {
   program_.counts_->library_calls.fetch_add(library_calls_, std::memory_order_relaxed);
 }
 
-absl::Status Frame::Execute() {
+absl::Status CallFrame::Execute() {
   KILN_RETURN_IF_ERROR(MakeArena());
   if (call_.recorded && (capture_ = host_.NewCapture(call_)) != nullptr) {
     order_ = std::make_unique<CaptureDependencies>(*capture_);
@@ -79,7 +79,7 @@ absl::Status Frame::Execute() {
   return Fence();
 }
 
-absl::Status Frame::MakeArena() {
+absl::Status CallFrame::MakeArena() {
   if (program_.arena_plan_.empty()) return absl::OkStatus();
   // Temporaries of one place would wait for each other in the graph, and allocations are made once.
   if (call_.recorded) return absl::OkStatus();
@@ -92,12 +92,12 @@ absl::Status Frame::MakeArena() {
   return absl::OkStatus();
 }
 
-int64_t Frame::OffsetInArena(uint32_t buffer) const {
+int64_t CallFrame::OffsetInArena(uint32_t buffer) const {
   const int32_t place = program_.where_[buffer].arena;
   return place < 0 || places_ == nullptr ? Arena::kApart : places_->offsets[place];
 }
 
-absl::Status Frame::Alloc(const Program::Step& step) {
+absl::Status CallFrame::Alloc(const Program::Step& step) {
   Slot& slot = slots_[step.a];
   if (const int64_t offset = OffsetInArena(step.a); offset != Arena::kApart) {
     if (step.b >= 0) Drop(slots_[step.b].tensor);  // of the same place
@@ -130,13 +130,13 @@ absl::Status Frame::Alloc(const Program::Step& step) {
 
 // A handle is expensive to make, and kernels need none: one of the new layout is made where it is asked
 // for.
-void Frame::TakeOver(Slot& from, bool other_layout, Slot& to) {
+void CallFrame::TakeOver(Slot& from, bool other_layout, Slot& to) {
   to = {std::exchange(from.tensor, nullptr), from.data, nullptr, from.other_layout || other_layout};
 }
 
 // Stores a reference of our own as buffer `index`, in the declared layout, and beside a GPU there: but what
 // `call` gives to stay on the CPU, where no kernel reads it.
-absl::Status Frame::Fill(uint32_t index, Tensor tensor, const Program::CallStep* call, size_t result) {
+absl::Status CallFrame::Fill(uint32_t index, Tensor tensor, const Program::CallStep* call, size_t result) {
   const Program::Buffer& buffer = program_.buffers_[index];
   Slot& slot = slots_[index];
   slot.tensor = tensor;
@@ -168,7 +168,7 @@ absl::Status Frame::Fill(uint32_t index, Tensor tensor, const Program::CallStep*
 }
 
 // A new reference to a view, over the storage of its root.
-absl::StatusOr<Tensor> Frame::NewView(uint32_t index) const {
+absl::StatusOr<Tensor> CallFrame::NewView(uint32_t index) const {
   int64_t offset = 0;
   uint32_t root = index;
   while (program_.buffers_[root].kind == v1::ProgramBuffer::VIEW) {
@@ -189,13 +189,13 @@ absl::StatusOr<Tensor> Frame::NewView(uint32_t index) const {
   return host_.View(slots_[root].tensor, extent.sizes, extent.strides, offset);
 }
 
-bool Frame::Records(v1::Step::KindCase kind) {
+bool CallFrame::Records(v1::Step::KindCase kind) {
   return kind == v1::Step::kLaunch || kind == v1::Step::kLaunchGroup || kind == v1::Step::kCall ||
          kind == v1::Step::kSeeds;
 }
 
 // The memory of a step as far as it is known before it runs.
-std::vector<MemoryRange> Frame::Touched(const Program::Step& step) {
+std::vector<MemoryRange> CallFrame::Touched(const Program::Step& step) {
   std::vector<MemoryRange> ranges;
   if (step.kind == v1::Step::kLaunch) {
     AddRanges(program_.launches_[step.index], ranges);
@@ -213,14 +213,14 @@ std::vector<MemoryRange> Frame::Touched(const Program::Step& step) {
   return ranges;
 }
 
-void Frame::AddRanges(const Program::LaunchStep& launch, std::vector<MemoryRange>& ranges) const {
+void CallFrame::AddRanges(const Program::LaunchStep& launch, std::vector<MemoryRange>& ranges) const {
   const KernelRunner& kernel = *program_.kernels_[launch.kernel];
   for (size_t k = 0; k < launch.buffers.size(); ++k) AddRange(launch.buffers[k], kernel.Stores(k), ranges);
 }
 
 // From the first to the last of a view and of all that it is a view of: what is stored may lie beside the
 // view, in room for padding. What has no memory yet is no part of it.
-void Frame::AddRange(int64_t index, bool written, std::vector<MemoryRange>& ranges) const {
+void CallFrame::AddRange(int64_t index, bool written, std::vector<MemoryRange>& ranges) const {
   const char *first = nullptr, *last = nullptr;
   while (index >= 0) {
     Extent extent;
@@ -237,7 +237,7 @@ void Frame::AddRange(int64_t index, bool written, std::vector<MemoryRange>& rang
   if (first != nullptr) ranges.push_back({first, last - first, written});
 }
 
-absl::Status Frame::Launch(const Program::LaunchStep& launch) {
+absl::Status CallFrame::Launch(const Program::LaunchStep& launch) {
   std::array<void*, kKernelBuffersMax> buffers;  // each is set before it is read
   LaunchMember member;
   Dims symbols;
@@ -250,14 +250,14 @@ absl::Status Frame::Launch(const Program::LaunchStep& launch) {
   return Launch(launch.kernel, {&member, 1}, bytes);
 }
 
-absl::Status Frame::Launch(uint32_t kernel, absl::Span<LaunchMember> members, int64_t bytes) {
+absl::Status CallFrame::Launch(uint32_t kernel, absl::Span<LaunchMember> members, int64_t bytes) {
   KILN_ASSIGN_OR_RETURN(const uint64_t launches,
                         RunLaunch(*program_.kernels_[kernel], members, bytes, host_, call_));
   launches_ += launches;
   return absl::OkStatus();
 }
 
-absl::Status Frame::LaunchGroup(const Program::GroupStep& group) {
+absl::Status CallFrame::LaunchGroup(const Program::GroupStep& group) {
   const absl::Span<const Program::LaunchStep> members = Members(group);
   std::vector<LaunchMember> run(members.size());
   std::vector<Dims> symbols(members.size());
@@ -278,12 +278,12 @@ absl::Status Frame::LaunchGroup(const Program::GroupStep& group) {
   return Launch(members.front().kernel, absl::MakeSpan(run), bytes);
 }
 
-absl::Span<const Program::LaunchStep> Frame::Members(const Program::GroupStep& group) const {
+absl::Span<const Program::LaunchStep> CallFrame::Members(const Program::GroupStep& group) const {
   return absl::MakeConstSpan(program_.launches_).subspan(group.first, group.count);
 }
 
-absl::Status Frame::SetMember(const Program::LaunchStep& launch, void** buffers, const int64_t* symbols,
-                              LaunchMember& member) const {
+absl::Status CallFrame::SetMember(const Program::LaunchStep& launch, void** buffers, const int64_t* symbols,
+                                  LaunchMember& member) const {
   KILN_ASSIGN_OR_RETURN(member.units, Number(launch.units));
   for (size_t k = 0; k < launch.buffers.size(); ++k) {
     KILN_ASSIGN_OR_RETURN(buffers[k], DataOf(launch.buffers[k]));
@@ -295,7 +295,7 @@ absl::Status Frame::SetMember(const Program::LaunchStep& launch, void** buffers,
 }
 
 // The bytes that a launch's operands span, by which the CPU chooses its number of threads.
-absl::StatusOr<int64_t> Frame::OperandBytes(const Program::LaunchStep& launch) const {
+absl::StatusOr<int64_t> CallFrame::OperandBytes(const Program::LaunchStep& launch) const {
   if (launch.fixed_bytes >= 0) return launch.fixed_bytes;
   int64_t bytes = 0;
   for (uint32_t index : launch.buffers) {
@@ -307,12 +307,12 @@ absl::StatusOr<int64_t> Frame::OperandBytes(const Program::LaunchStep& launch) c
   return bytes;
 }
 
-absl::Status Frame::Let(const Program::Step& step) {
+absl::Status CallFrame::Let(const Program::Step& step) {
   KILN_ASSIGN_OR_RETURN(const int64_t value, LetValue(step));
   return SetSymbol(step.a, value);
 }
 
-absl::StatusOr<int64_t> Frame::LetValue(const Program::Step& step) {
+absl::StatusOr<int64_t> CallFrame::LetValue(const Program::Step& step) {
   if (step.from_expr) return Number(step.dim);
   if (call_.on_gpu()) {
     KILN_RETURN_IF_ERROR(Fence());
@@ -328,7 +328,7 @@ absl::StatusOr<int64_t> Frame::LetValue(const Program::Step& step) {
 }
 
 // The compiler relies on an unbacked symbol's range, which nobody but the call can check.
-absl::Status Frame::SetSymbol(uint32_t symbol, int64_t value) {
+absl::Status CallFrame::SetSymbol(uint32_t symbol, int64_t value) {
   exprs_.symbols[symbol] = value;
   const Program::Range& range = program_.ranges_[symbol];
   if (range.min <= value && value <= range.max) return absl::OkStatus();
@@ -338,12 +338,12 @@ absl::Status Frame::SetSymbol(uint32_t symbol, int64_t value) {
                                           : absl::StrCat(", not from ", range.min, " to ", range.max)));
 }
 
-absl::Status Frame::Check(const Program::Step& step) const {
+absl::Status CallFrame::Check(const Program::Step& step) const {
   KILN_ASSIGN_OR_RETURN(int64_t holds, Number(step.dim));
   return holds != 0 ? absl::OkStatus() : absl::FailedPreconditionError(step.message);
 }
 
-absl::Status Frame::Finish(std::vector<Value>& outputs) {
+absl::Status CallFrame::Finish(std::vector<Value>& outputs) {
   outputs.clear();
   outputs.reserve(program_.outputs_.size());
   for (const Program::Output& output : program_.outputs_) {

@@ -4,11 +4,11 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/runtime/frame.h"
+#include "client/runtime/call_frame.h"
 
 namespace kiln::runtime {
 
-absl::Status Frame::Call(size_t index, size_t step) {
+absl::Status CallFrame::Call(size_t index, size_t step) {
   const Program::CallStep& call = program_.calls_[index];
   Program::CallState& state = (*scratch_)[index];
   if (state.in_memory != nullptr) {
@@ -48,7 +48,7 @@ absl::Status Frame::Call(size_t index, size_t step) {
 }
 
 // Whether the call is done without a handle for any of its tensors, of fixed sizes.
-absl::StatusOr<bool> Frame::CallFixed(const Program::CallStep& call, Program::CallState& state) {
+absl::StatusOr<bool> CallFrame::CallFixed(const Program::CallStep& call, Program::CallState& state) {
   for (const Program::Operand& operand : call.operands) {
     KILN_ASSIGN_OR_RETURN(state.values[operand.argument].memory.data, DataOf(operand.buffer));
   }
@@ -59,7 +59,7 @@ absl::StatusOr<bool> Frame::CallFixed(const Program::CallStep& call, Program::Ca
 }
 
 // The same, of sizes of this call.
-absl::StatusOr<bool> Frame::CallMeasured(const Program::CallStep& call, Program::CallState& state) {
+absl::StatusOr<bool> CallFrame::CallMeasured(const Program::CallStep& call, Program::CallState& state) {
   std::array<Extent, Program::kMemoryOperandsMax> extents;
   size_t used = 0;
   for (const Program::Operand& operand : call.operands) {
@@ -77,7 +77,7 @@ absl::StatusOr<bool> Frame::CallMeasured(const Program::CallStep& call, Program:
 }
 
 // With all of the state set.
-absl::StatusOr<bool> Frame::CallInMemory(const Program::CallStep& call, Program::CallState& state) {
+absl::StatusOr<bool> CallFrame::CallInMemory(const Program::CallStep& call, Program::CallState& state) {
   std::array<Tensor, Program::kMemoryResultsMax> made = {};
   const size_t count = state.declared.size();
   const MemoryResults results = {call.into, state.declared, absl::MakeSpan(made).first(count)};
@@ -97,7 +97,7 @@ absl::StatusOr<bool> Frame::CallInMemory(const Program::CallStep& call, Program:
 }
 
 // Sets what changes from call to call; `value` has the rest already.
-absl::Status Frame::Resolve(const Program::CallArgument& argument, CallValue& value) {
+absl::Status CallFrame::Resolve(const Program::CallArgument& argument, CallValue& value) {
   if (value.kind == v1::Argument::kAsTensor) {
     KILN_ASSIGN_OR_RETURN(value.tensor, Get(argument.buffers[0]));
     return absl::OkStatus();
@@ -109,7 +109,7 @@ absl::Status Frame::Resolve(const Program::CallArgument& argument, CallValue& va
   return ResolveNumbers(argument, value);
 }
 
-absl::Status Frame::ResolveNumbers(const Program::CallArgument& argument, CallValue& value) const {
+absl::Status CallFrame::ResolveNumbers(const Program::CallArgument& argument, CallValue& value) const {
   if (value.kind == v1::Argument::kAsInt && !argument.dims.empty()) {
     KILN_ASSIGN_OR_RETURN(value.number, Number(argument.dims[0]));
     return absl::OkStatus();
@@ -121,7 +121,7 @@ absl::Status Frame::ResolveNumbers(const Program::CallArgument& argument, CallVa
 }
 
 // What only a call's results tell.
-absl::Status Frame::SetSizes(const Program::CallStep& call, absl::Span<const Tensor> results) {
+absl::Status CallFrame::SetSizes(const Program::CallStep& call, absl::Span<const Tensor> results) {
   for (const v1::Call::Bind& bind : call.binds) {
     const Tensor result = results[bind.result()];
     if (result == nullptr)

@@ -4,12 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/runtime/frame.h"
+#include "client/runtime/call_frame.h"
 #include "client/runtime/span.h"
 
 namespace kiln::runtime {
 
-absl::Status Frame::Bind(absl::Span<const Value> inputs) {
+absl::Status CallFrame::Bind(absl::Span<const Value> inputs) {
   // Take over every reference first, so that an error leaks none.
   if (inputs.size() != program_.inputs_.size()) {
     for (const Value& value : inputs) kept_.push_back(value.tensor);
@@ -57,7 +57,7 @@ absl::Status Frame::Bind(absl::Span<const Value> inputs) {
 }
 
 // Kernels trust sizes and strides, so each input is compared with what was compiled for.
-absl::Status Frame::CheckInput(size_t index, Tensor tensor) {
+absl::Status CallFrame::CheckInput(size_t index, Tensor tensor) {
   const Program::Input& input = program_.inputs_[index];
   Extent extent;
   KILN_RETURN_IF_ERROR(Measure(input.shape, extent));
@@ -90,12 +90,12 @@ absl::Status Frame::CheckInput(size_t index, Tensor tensor) {
   return absl::OkStatus();
 }
 
-absl::Status Frame::WrongInput(size_t input, absl::Span<const int64_t> sizes) const {
+absl::Status CallFrame::WrongInput(size_t input, absl::Span<const int64_t> sizes) const {
   return absl::FailedPreconditionError(
       absl::StrCat("input ", input, " has sizes [", absl::StrJoin(sizes, ", "), "], not those compiled for"));
 }
 
-absl::StatusOr<Tensor> Frame::CopyOf(Tensor tensor, v1::DType dtype, const Extent& extent) {
+absl::StatusOr<Tensor> CallFrame::CopyOf(Tensor tensor, v1::DType dtype, const Extent& extent) {
   program_.counts_->stride_copies.fetch_add(1, std::memory_order_relaxed);
   KILN_ASSIGN_OR_RETURN(Tensor copy, host_.Empty(dtype, extent.sizes, extent.strides));
   absl::Status status = Fence();
@@ -109,7 +109,7 @@ absl::StatusOr<Tensor> Frame::CopyOf(Tensor tensor, v1::DType dtype, const Exten
   return copy;
 }
 
-bool Frame::IsExpanded(const Extent& extent) {
+bool CallFrame::IsExpanded(const Extent& extent) {
   for (size_t d = 0; d < extent.sizes.size(); ++d) {
     if (extent.sizes[d] > 1 && extent.strides[d] == 0) return true;
   }
@@ -118,7 +118,7 @@ bool Frame::IsExpanded(const Extent& extent) {
 
 // Elements that share memory are written once, from the first of them. By way of a dense tensor, since a
 // view of `from` would not show what it is the conjugate or the negative of.
-absl::Status Frame::CopyExpanded(Tensor to, Tensor from, v1::DType dtype, const Extent& extent) {
+absl::Status CallFrame::CopyExpanded(Tensor to, Tensor from, v1::DType dtype, const Extent& extent) {
   std::vector<int64_t> dense_strides(extent.sizes.size()), sizes(extent.sizes.begin(), extent.sizes.end());
   int64_t stride = 1;
   for (size_t d = sizes.size(); d-- > 0; stride *= extent.sizes[d]) {
@@ -140,7 +140,7 @@ absl::Status Frame::CopyExpanded(Tensor to, Tensor from, v1::DType dtype, const 
 }
 
 // What the steps stored to copies of inputs belongs into the inputs. Not reached when a step fails.
-absl::Status Frame::CopyBack() {
+absl::Status CallFrame::CopyBack() {
   for (const InputCopy& written : input_copies_) {
     program_.counts_->stride_copies.fetch_add(1, std::memory_order_relaxed);
     KILN_RETURN_IF_ERROR(host_.Copy(written.input, written.copy));

@@ -1,10 +1,10 @@
 // The state of one call of a program: its inputs, sizes, memory, and what is launched and called in order.
 //
-//   Frame frame(program);
+//   CallFrame frame(program);
 //   frame.Bind(inputs) → Execute() → CopyBack() → Finish(outputs)    each once; after an error none
 //
-// frame_inputs.cc binds and checks what the caller gave, frame_calls.cc makes library calls, frame.cc does
-// the rest. What runs for each operand of each step is here, to be inlined.
+// call_frame_inputs.cc binds and checks what the caller gave, call_frame_calls.cc makes library calls,
+// call_frame.cc does the rest. What runs for each operand of each step is here, to be inlined.
 //
 // Ownership: it takes over the references in `inputs` at once, and gives back what is not in `outputs` when
 // it ends. The program outlives it. Threads: one. Errors: Program::Run's.
@@ -32,12 +32,12 @@
 
 namespace kiln::runtime {
 
-class Frame {
+class CallFrame {
  public:
-  explicit Frame(const Program& program);
-  ~Frame();
-  Frame(const Frame&) = delete;
-  Frame& operator=(const Frame&) = delete;
+  explicit CallFrame(const Program& program);
+  ~CallFrame();
+  CallFrame(const CallFrame&) = delete;
+  CallFrame& operator=(const CallFrame&) = delete;
 
   absl::Status Bind(absl::Span<const Value> inputs);
   absl::Status Execute();
@@ -149,14 +149,14 @@ class Frame {
   // What is recorded now waits for all before it; of a call that is not recorded nothing.
   absl::Status Fence() { return order_ == nullptr ? absl::OkStatus() : order_->Fence(); }
 
-  // ---- frame_inputs.cc
+  // ---- call_frame_inputs.cc
   absl::Status CheckInput(size_t index, Tensor tensor);
   absl::Status WrongInput(size_t input, absl::Span<const int64_t> sizes) const;
   absl::StatusOr<Tensor> CopyOf(Tensor tensor, v1::DType dtype, const Extent& extent);
   static bool IsExpanded(const Extent& extent);
   absl::Status CopyExpanded(Tensor to, Tensor from, v1::DType dtype, const Extent& extent);
 
-  // ---- frame_calls.cc
+  // ---- call_frame_calls.cc
   absl::Status Call(size_t index, size_t step);
   absl::StatusOr<bool> CallFixed(const Program::CallStep& call, Program::CallState& state);
   absl::StatusOr<bool> CallMeasured(const Program::CallStep& call, Program::CallState& state);
@@ -165,7 +165,7 @@ class Frame {
   absl::Status ResolveNumbers(const Program::CallArgument& argument, CallValue& value) const;
   absl::Status SetSizes(const Program::CallStep& call, absl::Span<const Tensor> results);
 
-  // ---- frame.cc
+  // ---- call_frame.cc
   absl::Status MakeArena();
   int64_t OffsetInArena(uint32_t buffer) const;
   absl::Status Alloc(const Program::Step& step);
