@@ -16,14 +16,8 @@ constexpr uint64_t kBytesHeldMax = uint64_t{4} << 30;
 constexpr size_t kTunablesMax = 16;
 
 bool IsTrap(const v1::LoopOp& op) {
-  switch (static_cast<LoopOpcode>(op.op())) {
-    case LoopOpcode::kCheckIndex: return true;
-    case LoopOpcode::kFloorDiv:
-    case LoopOpcode::kTruncDiv:
-    case LoopOpcode::kRemainder:
-    case LoopOpcode::kFmod: return !ir::IsFloating(op.dtype());
-    default: return false;
-  }
+  const auto opcode = static_cast<LoopOpcode>(op.op());
+  return opcode == LoopOpcode::kCheckIndex || (IsIntegerDivision(opcode) && !ir::IsFloating(op.dtype()));
 }
 
 std::optional<int64_t> ConstantOf(const v1::Kernel& kernel, uint32_t expr) {

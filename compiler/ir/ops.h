@@ -43,4 +43,10 @@ const LoopOpInfo& InfoOf(LoopOpcode op);
 
 inline bool IsExponential(LoopOpcode op) { return op == LoopOpcode::kExp || op == LoopOpcode::kSoftmaxExp; }
 
+// A quotient that is rounded to an integer, or its rest: of integers, what has no value by zero.
+inline bool IsIntegerDivision(LoopOpcode op) {
+  return op == LoopOpcode::kFloorDiv || op == LoopOpcode::kTruncDiv || op == LoopOpcode::kRemainder ||
+         op == LoopOpcode::kFmod;
+}
+
 }  // namespace kiln

@@ -382,15 +382,11 @@ LoopOpData LoopRecorder::Masked(LoopOpData op) {
       }
       return op;
     }
-    case LoopOpcode::kFloorDiv:
-    case LoopOpcode::kTruncDiv:
-    case LoopOpcode::kRemainder:
-    case LoopOpcode::kFmod:
+    default:
       // Where the mask is off a loaded divisor is 0, which is nobody's error.
-      if (!IsFloat(op.dtype) && !IsConstant(op.args[1]))
+      if (IsIntegerDivision(op.op) && !IsFloat(op.dtype) && !IsConstant(op.args[1]))
         op.args[1] = Where(masks_.back(), op.args[1], ConstantInt(1, op.dtype));
       return op;
-    default: return op;
   }
 }
 

@@ -151,11 +151,6 @@ LoopOpId RoundedOperand(LoweringContext& context, LoopRecorder& ops, LoopOpcode 
   return RoundsOperand(context, op, argument, is_last, type) ? ops.RoundTo(value, type.dtype) : value;
 }
 
-bool DividesIntegers(LoopOpcode op, v1::DType dtype) {
-  return IsInteger(dtype) && (op == LoopOpcode::kFloorDiv || op == LoopOpcode::kTruncDiv ||
-                              op == LoopOpcode::kRemainder || op == LoopOpcode::kFmod);
-}
-
 // What eager's kernels on a GPU give for `a` by zero, whichever of the four: the quotient's bits are all set,
 // of I64 the lower 32 alone where `a` has no others, and what was to be rounded down is one less.
 LoopOpId ByZeroOnGpu(LoopRecorder& ops, LoopOpcode op, LoopOpId a) {
@@ -176,7 +171,7 @@ LoopOpId ByZeroOnGpu(LoopRecorder& ops, LoopOpcode op, LoopOpId a) {
 // By zero the CPU raises, as eager does. On a GPU eager goes on, and programs do too that drop what they
 // divided by zero; a kernel that raised there would end every use of the GPU by its process.
 LoopOpId Divide(LoopRecorder& ops, LoopOpcode op, LoopOpId a, LoopOpId b, const TensorType& type) {
-  if (!DividesIntegers(op, type.dtype) || !IsGpu(type.device)) return ops.Binary(op, a, b);
+  if (!IsIntegerDivision(op) || !IsInteger(type.dtype) || !IsGpu(type.device)) return ops.Binary(op, a, b);
   const LoopOpId by_zero = ops.Compare(LoopOpcode::kEq, b, ops.ConstantInt(0, ops.dtype(b)));
   const LoopOpId divisor = ops.Where(by_zero, ops.ConstantInt(1, ops.dtype(b)), b);
   return ops.Where(by_zero, ByZeroOnGpu(ops, op, a), ops.Binary(op, a, divisor));

@@ -156,9 +156,7 @@ bool IsCheap(LoopOpcode op) {
       return op == LoopOpcode::kFma || op == LoopOpcode::kDiv || op == LoopOpcode::kSqrt ||
              op == LoopOpcode::kRsqrt || op == LoopOpcode::kReciprocal || op == LoopOpcode::kFloor ||
              op == LoopOpcode::kCeil || op == LoopOpcode::kTrunc || op == LoopOpcode::kRound;
-    case LoopOpClass::kArith:
-      return op != LoopOpcode::kPow && op != LoopOpcode::kFmod && op != LoopOpcode::kRemainder &&
-             op != LoopOpcode::kFloorDiv && op != LoopOpcode::kTruncDiv;
+    case LoopOpClass::kArith: return op != LoopOpcode::kPow && !IsIntegerDivision(op);
     default: return op != LoopOpcode::kCheckIndex;
   }
 }

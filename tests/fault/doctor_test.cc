@@ -18,6 +18,7 @@
 #include "tests/fault/shifted_clock.h"
 #include "tests/fault/test_daemon.h"
 #include "tests/fault/tier_daemons.h"
+#include "tests/unit/scratch.h"
 
 namespace kiln {
 namespace {
@@ -73,14 +74,8 @@ TEST(Doctor, ClocksThatDiffer) {
 }
 
 // A daemon by TLS, and callers of it.
-class DoctorByTls : public testing::Test {
+class DoctorByTls : public Scratch {
  protected:
-  DoctorByTls() {
-    char path[] = "/tmp/kiln-test-XXXXXX";
-    directory_ = mkdtemp(path);
-  }
-  ~DoctorByTls() override { std::filesystem::remove_all(directory_); }
-
   void Write(const std::string& name, const std::string& text) {
     const std::string path = absl::StrCat(directory_, "/", name);
     std::ofstream(path) << text;
@@ -122,7 +117,7 @@ class DoctorByTls : public testing::Test {
   }
 
   TestAuthority authority_;
-  std::string directory_, address_;
+  std::string address_;
   std::unique_ptr<TestDaemon> daemon_;
 };
 

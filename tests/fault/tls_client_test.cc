@@ -106,17 +106,7 @@ TEST_F(TlsClientTest, ADeadPeerIsFoundWhileItIsWaitedFor) {
     kill(daemon_->pid(), SIGSTOP);
   });
   grpc::Status without;
-  std::thread control([&] {
-    const auto stub = v1::Compiler::NewStub(ChannelOf("compile"));
-    grpc::ClientContext context;
-    SetDeadline(context);
-    auto stream = stub->Compile(&context);
-    Send("default", script, stream.get());
-    v1::CompileEvent event;
-    while (stream->Read(&event)) {
-    }
-    without = stream->Finish();
-  });
+  std::thread control([&] { without = Compile(ChannelOf("compile"), script).status; });
   const absl::Time start = absl::Now();
   const absl::Status status = Get(options, script).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;

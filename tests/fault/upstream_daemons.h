@@ -19,17 +19,12 @@
 #include "gtest/gtest.h"
 #include "tests/fault/certificates.h"
 #include "tests/fault/test_daemon.h"
+#include "tests/unit/scratch.h"
 
 namespace kiln {
 
-class UpstreamDaemons : public testing::Test {
+class UpstreamDaemons : public Scratch {
  protected:
-  UpstreamDaemons() {
-    char path[] = "/tmp/kiln-upstream-XXXXXX";
-    directory_ = mkdtemp(path);
-  }
-  ~UpstreamDaemons() override { std::filesystem::remove_all(directory_); }
-
   // Of a daemon that signs by the key `name` and takes what those of `trusted` sign.
   std::string Signing(const std::string& name, const std::vector<std::string>& trusted,
                       const std::vector<std::string>& namespaces = {"test"}) {
@@ -70,8 +65,6 @@ class UpstreamDaemons : public testing::Test {
     for (const v1::ObjectRef* object : ObjectsOf(manifest)) digests.insert(object->digest());
     return digests;
   }
-
-  std::string directory_;
 };
 
 // A farm, and a daemon of another host that speaks for its tenants there.
