@@ -1,4 +1,5 @@
-// What gRPC costs by itself: a callback server that knows the methods' names and nothing else of kiln.
+// What gRPC costs by itself: a callback server with kilnd's limits of channels, that knows the methods' names and
+// nothing else of kiln.
 //   service_bare --socket PATH|--tls DIRECTORY --form unary|generic [--reply-bytes N] [--messages N]
 // Lookup is answered by one prebuilt reply, FetchObjects by `messages` of them, and a Compile gets one as
 // soon as it has sent something and then waits until its client goes. Serves until standard input ends. With
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/grpcpp.h"
@@ -117,6 +119,28 @@ class Generic : public grpc::CallbackGenericService {
   const Reply* const reply_;
 };
 
+// Those of server/listen/kiln_server.cc with kilnd's defaults: some of them add a filter to each call.
+void SetLimits(grpc::ServerBuilder& builder, bool by_tls) {
+  grpc::ResourceQuota quota("bare");
+  builder.SetResourceQuota(quota.Resize(512u << 20));
+  builder.SetMaxReceiveMessageSize(6 << 20);
+  builder.SetMaxSendMessageSize(-1);
+  const std::pair<const char*, int> limits[] = {
+      {GRPC_ARG_MAX_METADATA_SIZE, 8 << 10},
+      {GRPC_ARG_MAX_CONCURRENT_STREAMS, 100},
+      {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000},
+      {GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300'000},
+      {GRPC_ARG_MAX_CONNECTION_AGE_MS, 3'600'000},
+      {GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, 1'800'000},
+      {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000},
+      {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2},
+  };
+  for (const auto& [name, value] : limits) builder.AddChannelArgument(name, value);
+  if (!by_tls) return;
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 8'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+}
+
 int Main(int argc, char** argv) {
   std::string socket, tls, form = "unary";
   size_t reply_bytes = 0;
@@ -133,12 +157,8 @@ int Main(int argc, char** argv) {
     return 1;
   }
   reply.message = OfBytes(reply_bytes);
-  // As server/listen has them.
   grpc::ServerBuilder builder;
-  grpc::ResourceQuota quota("bare");
-  builder.SetResourceQuota(quota.Resize(512u << 20));
-  builder.SetMaxReceiveMessageSize(6 << 20);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 256);
+  SetLimits(builder, /*by_tls=*/!tls.empty());
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   int port = 0;
   if (tls.empty()) {
