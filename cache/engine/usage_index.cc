@@ -89,7 +89,9 @@ void UsageIndex::Add(std::vector<CatalogEntry> entries) {
     auto it = map.try_emplace(map.end(), std::move(entry.id.key), facts);
     if (map.size() == before) {
       bytes -= it->second.bytes;
+      const bool unwritten = it->second.unwritten;
       it->second = facts;
+      it->second.unwritten = unwritten;
     }
     bytes += facts.bytes;
   }
@@ -153,7 +155,8 @@ size_t UsageIndex::RecordUse(const EntryId& id, int64_t now) {
   if (it != MapOf(id.kind).end()) {
     ++it->second.hits;
     it->second.last_used = now;
-    unwritten_.insert({id.kind, id.key});
+    // Of most hits it is the next one of a record that waits.
+    if (!std::exchange(it->second.unwritten, true)) unwritten_.insert({id.kind, id.key});
   }
   return unwritten_.size();
 }
@@ -164,7 +167,10 @@ std::vector<CatalogEntry> UsageIndex::TakeUnwritten(size_t limit) {
   while (!unwritten_.empty() && taken.size() < limit) {
     auto first = unwritten_.begin();
     auto it = MapOf(first->first).find(first->second);
-    if (it != MapOf(first->first).end()) taken.push_back(ToEntry(first->first, *it));
+    if (it != MapOf(first->first).end()) {
+      it->second.unwritten = false;
+      taken.push_back(ToEntry(first->first, *it));
+    }
     unwritten_.erase(first);
   }
   return taken;

@@ -58,6 +58,7 @@ class UsageIndex {
     uint32_t rebuild_ms;
     uint32_t compiler;
     bool pinned;
+    bool unwritten = false;  // it is in `unwritten_`
   };
   using Map = std::map<std::string, Facts>;
 

@@ -12,8 +12,8 @@ namespace kiln {
 // FAILED_PRECONDITION, which names both ranges, where they have no version in common.
 absl::Status CheckProtocol(const ProtocolRange& client);
 
-// Says in the answer's initial metadata what this daemon speaks, and checks what the client says.
-// INVALID_ARGUMENT for what is no range; a client that says nothing is served.
+// Checks what the client says, and says in the answer's initial metadata what this daemon speaks where that
+// is another range. INVALID_ARGUMENT for what is no range; a client that says nothing is served.
 absl::Status AgreeOnProtocol(grpc::CallbackServerContext* context);
 
 }  // namespace kiln

@@ -12,6 +12,19 @@
 #include "server/rpc/shared_bytes.h"
 
 namespace kiln {
+namespace {
+
+// Where it lies, if it is one slice, as all but large ones are: to read it through gRPC's buffers takes as
+// long as to find the hit.
+bool Parse(const grpc::ByteBuffer& bytes, v1::LookupRequest* request) {
+  grpc::Slice slice;
+  if (bytes.TrySingleSlice(&slice).ok())
+    return request->ParseFromArray(slice.begin(), static_cast<int>(slice.size()));
+  grpc::ByteBuffer message(bytes);
+  return grpc::SerializationTraits<v1::LookupRequest>::Deserialize(&message, request).ok();
+}
+
+}  // namespace
 
 absl::StatusOr<const Identity*> CompileService::Admit(grpc::CallbackServerContext* context, Rpc rpc) const {
   KILN_ASSIGN_OR_RETURN(const Identity* who, gate_.Admit(*context, rpc));
@@ -58,12 +71,10 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
                                                  const grpc::ByteBuffer* bytes, grpc::ByteBuffer* reply) {
   grpc::ServerUnaryReactor* call = context->DefaultReactor();
   v1::LookupRequest request;
-  grpc::ByteBuffer message(*bytes);
   const absl::StatusOr<const Identity*> who = Admit(context, Rpc::kLookup);
   absl::Status status = who.status();
-  if (status.ok() && !grpc::SerializationTraits<v1::LookupRequest>::Deserialize(&message, &request).ok()) {
+  if (status.ok() && !Parse(*bytes, &request))
     status = absl::InvalidArgumentError("the message is no LookupRequest");
-  }
   if (status.ok()) status = CheckNamespace(request.namespace_());
   if (status.ok()) status = CheckDigest("request_key", request.request_key());
   if (status.ok()) status = CheckHints(request.hints());
@@ -74,7 +85,6 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
     call->Finish(ToGrpc(status));
     return call;
   }
-  request.DiscardUnknownFields();  // of hints and gang, which are kept
   Lookups::Question question;
   Caller& caller = question.caller;
   caller.tenant = NamespaceOf(**who, request.namespace_());
@@ -92,6 +102,9 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
     call->Finish(grpc::Status::OK);
     return call;
   }
+  // They are kept until the answer is there.
+  question.hints.DiscardUnknownFields();
+  question.gang.DiscardUnknownFields();
   // Copied into the answer, which is a std::function.
   auto scope = std::make_shared<CallScope>(stats_);
   coordinator_->lookups().Lookup(std::move(question),

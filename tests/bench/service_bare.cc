@@ -1,5 +1,5 @@
-// What gRPC costs by itself: a callback server with kilnd's limits of channels, that knows the methods' names and
-// nothing else of kiln.
+// What gRPC costs by itself: a callback server with kilnd's limits of channels, that knows the methods' names
+// and nothing else of kiln.
 //   service_bare --socket PATH|--tls DIRECTORY --form unary|generic [--reply-bytes N] [--messages N]
 // Lookup is answered by one prebuilt reply, FetchObjects by `messages` of them, and a Compile gets one as
 // soon as it has sent something and then waits until its client goes. Serves until standard input ends. With
