@@ -249,8 +249,8 @@ bool Logit(DecomposeContext& m) {
 bool LogitBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
   const auto [low, high] = BoundsOfLogit(m, m.Float("eps", 0));
-  Value inside = LogicalAnd(Ge(x, low), Le(x, high));
-  return m.Return(Where(inside, g / (x * (1.0 - x)), m.Has("eps") ? 0.0 : std::nan("")));
+  Value outside = LogicalOr(Lt(x, low), Gt(x, high));  // NaN is not
+  return m.Return(Where(outside, m.Has("eps") ? 0.0 : std::nan(""), g / (x * (1.0 - x))));
 }
 
 Value Within(const Value& x, double bound) { return LogicalAnd(Ge(x, -bound), Le(x, bound)); }

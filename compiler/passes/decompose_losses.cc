@@ -51,7 +51,8 @@ bool SmoothL1Loss(DecomposeContext& m) {
 bool SmoothL1LossBackward(DecomposeContext& m) {
   const double beta = m.Float("beta");
   Value g = In(m, "grad_output"), d = In(m, "self") - In(m, "target");
-  Value slope = beta == 0 ? Sign(d) : Where(Lt(Abs(d), beta), d / beta, Sign(d));
+  // NaN is no far end: of Sign it would be 0.
+  Value slope = beta == 0 ? Sign(d) : Where(Ge(Abs(d), beta), Sign(d), d / beta);
   return m.Return(Share(m, slope * g, d));
 }
 

@@ -404,6 +404,29 @@ def test_bounds_of_logit_that_round_to_one(dtype):
             torch.testing.assert_close(a.nan_to_num(), b.nan_to_num(), rtol=2e-2, atol=2e-2)
 
 
+NAN_GRADIENTS = {
+    "logit": torch.logit, "logit of bounds": lambda x: torch.logit(x, 1e-3),
+    "l1": lambda x: F.l1_loss(x, torch.zeros_like(x), reduction="none"),
+    "smooth l1": lambda x: F.smooth_l1_loss(x, torch.zeros_like(x), reduction="none", beta=0.7),
+    "smooth l1 of 0": lambda x: F.smooth_l1_loss(x, torch.zeros_like(x), reduction="none", beta=0.0),
+    "huber": lambda x: F.huber_loss(x, torch.zeros_like(x), reduction="none", delta=0.7),
+    "hardtanh": F.hardtanh, "hardsigmoid": F.hardsigmoid, "hardswish": F.hardswish, "hardshrink": F.hardshrink,
+    "relu6": F.relu6, "leaky relu": F.leaky_relu, "elu": F.elu, "softplus": F.softplus, "logsigmoid": F.logsigmoid,
+    "clamp": lambda x: x.clamp(-1, 1), "threshold": lambda x: F.threshold(x, 0.1, 0.3),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", NAN_GRADIENTS)
+def test_gradients_of_what_is_no_number(name, dtype):
+    """NaN is neither within bounds nor outside: which it counts for is eager's choice."""
+    function = NAN_GRADIENTS[name]
+    x = torch.tensor([float("nan"), 0.4, float("nan"), -2.0, 3.0], dtype=dtype, requires_grad=True)
+    mine, own = (torch.autograd.grad(call(x), x, torch.full_like(x, 1.5))[0]
+                 for call in (torch.compile(function, backend="kiln"), function))
+    torch.testing.assert_close(mine, own, equal_nan=True)
+
+
 def test_hypotenuses_of_infinity():
     inf, nan = float("inf"), float("nan")
     x, y = torch.tensor([inf, nan, -inf, 3.0, 0.0, nan]), torch.tensor([nan, inf, nan, 4.0, 0.0, 1.0])
