@@ -33,11 +33,12 @@ bool GeluBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
   if (m.String("approximate", "none") == "tanh") {
     const double beta = kSqrt2 * kTwoOverSqrtPi * 0.5;
+    // Below -10 the slope is none, but its factors grow or are 0 times infinity: bounded there.
+    x = Maximum(x, -10.0);
     Value square = x * x;
-    // s = 1 + tanh, and 1 - tanh = s power: 2 - s would lose what s rounds. Bounded, since 0 times inf is
-    // NaN.
+    // s = 1 + tanh, and 1 - tanh = s power: 2 - s would lose what s rounds.
     Value inner = beta * (x + kGeluCubic * (square * x));
-    Value power = Exp(Minimum(-2.0 * inner, 80.0));
+    Value power = Exp(-2.0 * inner);
     Value s = 2.0 / (1.0 + power);
     Value left = 0.5 * x;
     Value left_slope = 0.5 * s;

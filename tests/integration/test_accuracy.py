@@ -158,6 +158,17 @@ def test_gradients_of_activations(name, device):
     _check_gradients(function, torch.float32, torch.linspace(-9, 9, 200_001, dtype=torch.float64, device=device))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name",
+                         ["gelu", "gelu tanh", "silu", "mish", "softplus", "selu", "logsigmoid", "tanh", "sigmoid"])
+def test_gradients_of_activations_of_large_numbers(name, dtype):
+    """Where the slope is none, a factor of it may be as large as the number's cube."""
+    torch._dynamo.reset()
+    function = _FUNCTIONS.get(name) or getattr(torch, name, None) or getattr(F, name)
+    magnitudes = torch.logspace(1.5, 18, 2001, dtype=torch.float64)
+    _check_gradients(function, dtype, torch.cat((-magnitudes, magnitudes)).to(dtype).double())
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name, sizes", [("group", (6, 3)), ("group", (6, 40)), ("layer", (9,)), ("layer", (300,)),
                                          ("rms", (9,)), ("rms", (300,))])
