@@ -207,10 +207,18 @@ bool MaskedFill(DecomposeContext& m) {
   return m.Return(Where(mask, CastOperand(value, x.dtype()), x));
 }
 
+// The number is multiplied where eager does it, or what is large leaves float32's range: on the CPU with the
+// first factor, on a GPU with the product.
 bool Addcmul(DecomposeContext& m) {
-  Value product = Cast(m.Tensor("tensor1"), ResultCompute(m)) * Cast(m.Tensor("tensor2"), ResultCompute(m));
+  Value a = Cast(m.Tensor("tensor1"), ResultCompute(m)), b = Cast(m.Tensor("tensor2"), ResultCompute(m));
   const Operand value = m.Scalar("value", 1);
-  if (!IsOne(value)) product = product * CastOperand(value, ResultCompute(m));
+  Value product;
+  if (IsOne(value)) {
+    product = a * b;
+  } else {
+    const Operand number = CastOperand(value, ResultCompute(m));
+    product = IsGpu(m.Type().device) ? a * b * number : a * number * b;
+  }
   return m.Return(Cast(m.Tensor("self"), ResultCompute(m)) + product);
 }
 

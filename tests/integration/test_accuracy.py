@@ -169,6 +169,23 @@ def test_gradients_of_activations_of_large_numbers(name, dtype):
     _check_gradients(function, dtype, torch.cat((-magnitudes, magnitudes)).to(dtype).double())
 
 
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("value", [1e-3, 0.3, 1, 50])
+def test_products_with_a_number_stay_in_range(value, foreach):
+    """A product that float32 does not hold may be none of its number and one factor."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(4000, generator=generator) * 10.0 ** torch.linspace(-25, 22, 4000) for _ in range(2))
+    c = torch.zeros(4000)
+
+    def products(a, b, c):
+        if foreach:
+            return torch._foreach_addcmul([c], [a], [b], value) + torch._foreach_addcdiv([c], [a], [b], value)
+        return torch.addcmul(c, a, b, value=value), torch.addcdiv(c, a, b, value=value)
+
+    for mine, own in zip(torch.compile(products, backend="kiln")(a, b, c), products(a, b, c)):
+        torch.testing.assert_close(mine, own, rtol=1e-6, atol=1e-44)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name, sizes", [("group", (6, 3)), ("group", (6, 40)), ("layer", (9,)), ("layer", (300,)),
                                          ("rms", (9,)), ("rms", (300,))])
