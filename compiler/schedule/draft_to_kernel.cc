@@ -86,10 +86,7 @@ class Builder {
     *kernel.mutable_schedule() = schedule;
     result_.operands.symbols = exprs_.symbols();
     result_.operands.units = CountUnits(context_, draft_.outer, schedule);
-    if (op_count_ > kKernelOpsMax || result_.operands.buffers.size() > kKernelBuffersMax ||
-        kernel.stages_size() > kKernelStagesMax) {
-      return absl::UnimplementedError("unsupported: a single kernel is too large");
-    }
+    KILN_RETURN_IF_ERROR(CheckCounts());
     return std::move(result_);
   }
 
@@ -101,6 +98,28 @@ class Builder {
     absl::flat_hash_map<BufferId, ExprId> elements;
     absl::flat_hash_set<std::pair<BufferId, ExprId>> seen;  // by index
   };
+
+  // What a graph asks for beyond the limits of a kernel is unsupported, not a kernel that is wrong.
+  absl::Status CheckCounts() const {
+    const v1::Kernel& kernel = result_.kernel;
+    int loops = 0;
+    for (const v1::Stage& stage : kernel.stages()) loops = std::max(loops, stage.inner_size());
+    const struct {
+      absl::string_view what;
+      size_t count, limit;
+    } counts[] = {{"ops", op_count_, kKernelOpsMax},
+                  {"buffers", result_.operands.buffers.size(), kKernelBuffersMax},
+                  {"stages", static_cast<size_t>(kernel.stages_size()), kKernelStagesMax},
+                  {"loops", static_cast<size_t>(kernel.outer_size() + loops), kKernelLoopsMax},
+                  {"symbols", kernel.symbol_count(), kGraphSymbolsMax},
+                  {"expressions", static_cast<size_t>(kernel.exprs_size()), kExprNodesMax}};
+    for (const auto& [what, count, limit] : counts) {
+      if (count <= limit) continue;
+      return absl::UnimplementedError(
+          absl::StrCat("unsupported: a single kernel of ", count, " ", what, ", limit ", limit));
+    }
+    return absl::OkStatus();
+  }
 
   absl::Status WriteStage(const PlannedStage& planned) {
     stage_ = result_.kernel.add_stages();

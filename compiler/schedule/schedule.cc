@@ -62,6 +62,16 @@ std::vector<uint32_t> OriginsOf(const LoopGraph& graph, const std::vector<uint32
   return origins;
 }
 
+// "loop node 3 (node 12, aten.add.Tensor)": with the graph's own node, where one is known.
+std::string PlaceOf(const LoopGraph& graph, const std::vector<uint32_t>& nodes) {
+  std::string place = absl::StrCat("loop node ", nodes[0]);
+  const std::vector<uint32_t> origins = OriginsOf(graph, nodes);
+  const std::vector<std::string>& operators = graph.nodes[nodes.back()].loops.operators;
+  if (!origins.empty() && !operators.empty())
+    absl::StrAppend(&place, " (node ", origins.back(), ", ", operators.back(), ")");
+  return place;
+}
+
 }  // namespace
 
 absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph, const ScheduleOptions& options) {
@@ -80,7 +90,7 @@ absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph, const ScheduleOptions& 
       uint32_t serial = static_cast<uint32_t>(schedule.steps.size());
       auto kernel = BuildKernel(context, std::move(group.draft), serial,
                                 [&](BufferId b) { return visibility.Escapes(b); });
-      if (!kernel.ok()) return StatusWrap(kernel.status(), absl::StrCat("kernel of loop node ", nodes[0]));
+      if (!kernel.ok()) return StatusWrap(kernel.status(), absl::StrCat("kernel of ", PlaceOf(graph, nodes)));
       if (kernel->kernel.stages().empty()) continue;  // nobody reads what it would compute
       step.kind = ScheduledStep::Kind::kKernel;
       step.kernel = *std::move(kernel);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "compiler/schedule/plan_memory.h"
+#include "compiler/support/limits.h"
 #include "gtest/gtest.h"
 #include "tests/unit/loop_graph_maker.h"
 
@@ -41,6 +42,29 @@ TEST(Schedule, PointwiseLoopsMergeToOne) {
   EXPECT_EQ(kernel.exprs(static_cast<int>(kernel.outer(0))).value(), 512);
   EXPECT_EQ(kernel.schedule().vector_dim(), v1::VECTOR_OUTER_LAST);
   EXPECT_EQ(kernel.schedule().parallel_dims(), 1u);
+}
+
+// Of a transposition nothing merges.
+TEST(Schedule, AKernelHasAsManyLoopsAsItMay) {
+  for (const size_t rank : {kKernelLoopsMax, kKernelLoopsMax + 1}) {
+    Maker m;
+    const std::vector<int64_t> sizes(rank, 2);
+    const BufferId x = m.Input(sizes), y = m.Buffer(sizes);
+    m.Node(sizes, {}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>&) {
+      r.Store(y, v1::F32, m.At(y, o), r.Load(x, v1::F32, m.At(x, {o.rbegin(), o.rend()})));
+    });
+    m.graph.nodes[0].loops.origins = {7};
+    m.Output(y);
+    const absl::StatusOr<Schedule> schedule = ScheduleLoops(m.graph);
+    if (rank == kKernelLoopsMax) {
+      ASSERT_TRUE(schedule.ok()) << schedule.status();
+      EXPECT_EQ(VerifyKernel(schedule->steps[0].kernel.kernel), absl::OkStatus());
+      continue;
+    }
+    EXPECT_EQ(schedule.status(),
+              absl::UnimplementedError("kernel of loop node 0 (node 7, aten.test.default): unsupported: "
+                                       "a single kernel of 17 loops, limit 16"));
+  }
 }
 
 TEST(Schedule, EqualComputationsAreEqualBytes) {
