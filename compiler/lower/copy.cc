@@ -1,4 +1,4 @@
-// Operators that move elements without computing: clone, cat, flip, roll, repeat, *_scatter.
+// Operators that move elements without computing: clone, cat, flip, roll, *_scatter.
 #include "compiler/lower/library_call.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"
@@ -126,7 +126,7 @@ absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
   return context.status();
 }
 
-// ---- flip, roll, repeat
+// ---- flip, roll
 
 absl::Status LowerFlip(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
@@ -171,37 +171,6 @@ absl::Status LowerRoll(LoweringContext& context, const GraphNode& node) {
                       }
                       return from;
                     }));
-  return context.status();
-}
-
-// Stored through a window with two dimensions for each repeated one, so that no index divides.
-absl::Status LowerRepeat(LoweringContext& context, const GraphNode& node) {
-  const NodeArguments args(context, node);
-  const LoweredTensor self = args.Tensor("self");
-  const std::vector<ExprId> repeats = args.ExprList("repeats");
-  const TensorType& type = context.ResultType(node);
-  if (!context.status().ok()) return context.status();
-  if (repeats.size() != type.rank() || self.rank() > type.rank()) {
-    return absl::InvalidArgumentError("repeats does not fit the rank");
-  }
-  const size_t added = type.rank() - self.rank();
-  const std::vector<ExprId> strides = ContiguousStrides(context.exprs(), type.sizes);
-  const BufferId buffer = context.out().AddBuffer(type.dtype, type.device, type.sizes, strides);
-  BufferView window{buffer, type.dtype, {}, {}, context.Const(0)};
-  for (size_t dim = 0; dim < type.rank(); ++dim) {
-    const ExprId size = dim < added ? context.Const(1) : self.sizes[dim - added];
-    context.checks().CheckSize(context.exprs().Mul(size, repeats[dim]), type.sizes[dim]);
-    window.sizes.push_back(repeats[dim]);
-    window.strides.push_back(context.exprs().Mul(size, strides[dim]));
-    window.sizes.push_back(size);
-    window.strides.push_back(strides[dim]);
-  }
-  context.loops().EmitStores(window, [&](LoopRecorder& ops, Index index) {
-    std::vector<ExprId> from;
-    for (size_t dim = added; dim < type.rank(); ++dim) from.push_back(index[2 * dim + 1]);
-    return context.loops().Load(ops, self, from);
-  });
-  context.SetResult(node, WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
   return context.status();
 }
 
@@ -320,7 +289,6 @@ void RegisterCopies(LoweringTable& table) {
   table[Op::kStack] = LowerCat;
   table[Op::kFlip] = LowerFlip;
   table[Op::kRoll] = LowerRoll;
-  table[Op::kRepeat] = LowerRepeat;
   table[Op::kChannelShuffle] = LowerChannelShuffle;
   table[Op::kSliceScatter] = LowerSliceScatter;
   table[Op::kSelectScatter] = LowerSelectScatter;

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/passes/decomposition.h"
@@ -46,7 +47,7 @@ class Decomposer {
     std::vector<GraphNode> emitted;
     GraphBuilder builder(graph_, &emitted, node.origin);
     DecomposeContext match(builder, node, options_.machine);
-    const bool covered = row->second(match);
+    const bool covered = row->second(match) && RanksFit(emitted);
     if (builder.status().ok() && covered) Finish(match, node, emitted);
     if (!builder.status().ok()) {
       return absl::InvalidArgumentError(
@@ -58,6 +59,13 @@ class Decomposer {
     }
     for (GraphNode& next : emitted) KILN_RETURN_IF_ERROR(Visit(std::move(next), depth + 1));
     return absl::OkStatus();
+  }
+
+  // A row may write a dimension as several: with more than a tensor has the node stays as it is.
+  bool RanksFit(const std::vector<GraphNode>& emitted) const {
+    return absl::c_all_of(emitted, [&](const GraphNode& node) {
+      return absl::c_all_of(node.results, [&](ValueId v) { return graph_.type(v).rank() <= kRankMax; });
+    });
   }
 
   // Those of complex numbers are library calls, undecomposed: rows hold for real ones (conj is the identity).

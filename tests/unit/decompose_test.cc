@@ -1,4 +1,6 @@
 // Decomposition: what an operator becomes by its operands, and what is left.
+#include "compiler/passes/decompose.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +12,7 @@
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/pipeline.h"
 #include "compiler/passes/types.h"
+#include "compiler/support/limits.h"
 #include "tests/unit/graph_maker.h"
 
 namespace kiln {
@@ -41,6 +44,51 @@ TEST(Decompose, LeavesWhatItDoesNotCover) {
                   m.Type({1, 2, 3, 3})));
   ASSERT_TRUE(RunPasses(m.graph, {}).ok());
   EXPECT_EQ(Targets(m.graph), std::vector<std::string>{"aten._adaptive_avg_pool2d.default"});
+}
+
+// What writes a dimension as two stays where that would be more than a tensor has.
+TEST(Decompose, StaysWithinTheRankOfTensors) {
+  const auto left = [](const char* target, size_t rank, int64_t last, Maker::Args (*args)(Maker&, size_t)) {
+    Maker m;
+    std::vector<int64_t> sizes(rank, 1);
+    const ValueId x = m.Input(sizes);
+    sizes.back() = last;
+    Maker::Args all = {{"self", T(x)}};
+    for (auto& arg : args(m, rank)) all.push_back(std::move(arg));
+    m.Output(m.Node(target, std::move(all), m.Type(sizes)));
+    const absl::Status status = RunPasses(m.graph, {});
+    EXPECT_TRUE(status.ok()) << status;
+    return Targets(m.graph) == std::vector<std::string>{target};
+  };
+  for (const char* target : {"aten.repeat.default", "aten.tile.default"}) {
+    const auto repeats = [](Maker& m, size_t rank) {
+      std::vector<int64_t> repeats(rank, 1);
+      repeats.back() = 2;
+      return Maker::Args{{"repeats", m.Ints(repeats)}};
+    };
+    EXPECT_FALSE(left(target, kRankMax - 1, 2, repeats)) << target;
+    EXPECT_TRUE(left(target, kRankMax, 2, repeats)) << target;
+  }
+  const auto interleave = [](Maker& m, size_t) {
+    return Maker::Args{{"repeats", m.Int(2)}, {"dim", m.Int(-1)}};
+  };
+  EXPECT_FALSE(left("aten.repeat_interleave.self_int", kRankMax - 1, 2, interleave));
+  EXPECT_TRUE(left("aten.repeat_interleave.self_int", kRankMax, 2, interleave));
+}
+
+TEST(Decompose, AGraphHasSoManyNodes) {
+  for (const char* last : {"aten.exp.default", "aten.silu.default"}) {
+    Maker m;
+    ValueId x = m.Input({4});
+    for (size_t n = 1; n < kGraphNodesMax; ++n) x = m.Node("aten.exp.default", {{"self", T(x)}}, m.Type({4}));
+    m.Output(m.Node(last, {{"self", T(x)}}, m.Type({4})));
+    const absl::Status status = Decompose(m.graph, {});
+    if (std::string(last) == "aten.exp.default") {
+      EXPECT_EQ(status, absl::OkStatus());
+    } else {
+      EXPECT_EQ(status, absl::InvalidArgumentError("the decomposed graph has more than 200000 nodes"));
+    }
+  }
 }
 
 // By groups of channels where oneDNN's padded windows of all would be too large for malloc to keep.
