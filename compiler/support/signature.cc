@@ -77,7 +77,7 @@ absl::StatusOr<std::string> ReadKeyFile(const std::string& path) {
     return Cannot("read", path);
   }
   struct stat facts = {};
-  std::string pem(kSigningKeyFileBytesMax, '\0');
+  std::string pem(kSigningKeyFileBytesMax + 1, '\0');
   const bool known = fstat(file, &facts) == 0;
   const ssize_t size = read(file, pem.data(), pem.size());
   close(file);
@@ -87,6 +87,10 @@ absl::StatusOr<std::string> ReadKeyFile(const std::string& path) {
         absl::StrCat(path, " holds a private key, and has to be yours alone: chown it, and chmod 600"));
   }
   pem.resize(static_cast<size_t>(size));
+  if (pem.size() > kSigningKeyFileBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is longer than ", kSigningKeyFileBytesMax, " bytes, and no file of one key"));
+  }
   return pem;
 }
 

@@ -36,7 +36,8 @@ class SigningKey {
  public:
   // PEM (PKCS #8). Makes the file (0600) where there is none; of several processes that do so at once one
   // wins, and all have its key. FAILED_PRECONDITION where it is another's, a link, or others may read or
-  // write it; INVALID_ARGUMENT where it holds no ed25519 key. Messages name the path.
+  // write it; INVALID_ARGUMENT where it holds no ed25519 key or is longer than one takes. Messages name
+  // the path.
   static absl::StatusOr<SigningKey> LoadOrMake(const std::string& path);
   static SigningKey Make();  // of this process alone
 

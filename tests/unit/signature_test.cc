@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "compiler/support/limits.h"
 #include "gtest/gtest.h"
 
 namespace kiln {
@@ -128,6 +129,17 @@ TEST_F(KeyFile, ThatIsALinkIsRefused) {
   std::filesystem::rename(path_, directory_ + "/elsewhere");
   std::filesystem::create_symlink(directory_ + "/elsewhere", path_);
   EXPECT_EQ(Code(), StatusCode::kFailedPrecondition);
+}
+
+// What stands after a key is none of its business, up to the limit.
+TEST_F(KeyFile, HasALimitedLength) {
+  ASSERT_TRUE(SigningKey::LoadOrMake(path_).ok());
+  std::filesystem::resize_file(path_, kSigningKeyFileBytesMax);
+  EXPECT_EQ(Code(), StatusCode::kOk);
+  std::filesystem::resize_file(path_, kSigningKeyFileBytesMax + 1);
+  const absl::Status status = SigningKey::LoadOrMake(path_).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("longer than 16384 bytes"), absl::string_view::npos) << status;
 }
 
 TEST_F(KeyFile, OfNoEd25519KeyIsRefused) {
