@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "compiler/support/limits.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -15,15 +14,6 @@ namespace kiln {
 namespace {
 
 constexpr uint32_t kDataTag = (v1::ObjectChunk::kDataFieldNumber << 3) | 2;  // a field of bytes
-
-absl::Status Check(const v1::FetchObjectsRequest& request) {
-  absl::Status status = CheckDigest("compile_key", request.compile_key());
-  if (status.ok()) status = CheckDigest("variant_id", request.variant_id());
-  if (status.ok() && request.digests_size() > kFetchDigestsMax) {
-    status = absl::InvalidArgumentError(absl::StrCat("digests: more than ", kFetchDigestsMax));
-  }
-  return status;
-}
 
 // `chunk` with bytes of `packed` as its data, which are not copied.
 grpc::ByteBuffer ChunkOf(const v1::ObjectChunk& chunk, const EntryValue& packed, size_t begin, size_t bytes) {
@@ -52,7 +42,7 @@ FetchCall* FetchCall::Start(grpc::CallbackServerContext* context, const Identity
 void FetchCall::Begin(const Identity& who, grpc::ByteBuffer bytes) {
   absl::Status status = absl::InvalidArgumentError("the message is no FetchObjectsRequest");
   if (grpc::SerializationTraits<v1::FetchObjectsRequest>::Deserialize(&bytes, &request_).ok()) {
-    status = Check(request_);
+    status = CheckFetch(request_);
     request_.DiscardUnknownFields();
   }
   if (!status.ok()) {

@@ -61,6 +61,13 @@ absl::Status CheckUse(const v1::UseReport& use) {
   return absl::InvalidArgumentError(absl::StrCat("use.executed: more than ", kExecutedMax));
 }
 
+absl::Status CheckFetch(const v1::FetchObjectsRequest& request) {
+  KILN_RETURN_IF_ERROR(CheckDigest("compile_key", request.compile_key()));
+  KILN_RETURN_IF_ERROR(CheckDigest("variant_id", request.variant_id()));
+  if (request.digests_size() <= kFetchDigestsMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("digests: more than ", kFetchDigestsMax));
+}
+
 absl::StatusOr<Caller::Class> WorkClassOf(v1::WorkClass asked) {
   switch (asked) {
     case v1::WORK_INTERACTIVE: return Caller::Class::kInteractive;

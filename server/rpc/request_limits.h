@@ -41,6 +41,7 @@ absl::Status CheckHints(const v1::Hints& hints);
 absl::Status CheckGang(const v1::Gang& gang);
 absl::Status CheckUse(const v1::UseReport& use);
 absl::StatusOr<Caller::Class> WorkClassOf(v1::WorkClass asked);
+absl::Status CheckFetch(const v1::FetchObjectsRequest& request);
 absl::Status CheckHeader(const v1::CompileHeader& header, uint64_t graph_bytes_max);
 
 // Same numbers, same meaning.

@@ -70,7 +70,8 @@ bool Use(TestDaemon& daemon, const std::string& script, const std::string& job,
 }
 
 // `bytes` by the wire, without kilnctl.
-grpc::Status Import(TestDaemon& daemon, const std::string& bytes, v1::ImportReply* reply, bool pin = false) {
+grpc::Status Import(TestDaemon& daemon, const std::string& bytes, v1::ImportReply* reply, bool pin = false,
+                    size_t chunk_bytes = kChunkBytesMax) {
   auto stub = v1::Bundles::NewStub(
       grpc::CreateChannel("unix:" + daemon.socket(), grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
@@ -79,8 +80,8 @@ grpc::Status Import(TestDaemon& daemon, const std::string& bytes, v1::ImportRepl
   request.mutable_header()->set_bytes(bytes.size());
   request.mutable_header()->set_pin(pin);
   writer->Write(request);
-  for (size_t at = 0; at < bytes.size(); at += kChunkBytesMax) {
-    request.set_chunk(bytes.substr(at, kChunkBytesMax));
+  for (size_t at = 0; at < bytes.size(); at += chunk_bytes) {
+    request.set_chunk(bytes.substr(at, chunk_bytes));
     if (!writer->Write(request)) break;
   }
   writer->WritesDone();
@@ -238,6 +239,16 @@ TEST_F(Bundle, CutAnywhereIsRefusedAndChangesNothing) {
   EXPECT_EQ(Import(to, "no bundle at all", &reply).error_code(), grpc::DATA_LOSS);
   EXPECT_EQ(to.Stats().entries() + Objects(to), 0u);
   EXPECT_TRUE(Import(to, bytes, &reply).ok()) << "the control";
+}
+
+TEST_F(Bundle, ComesInChunksOfSoManyBytes) {
+  const std::string none(kChunkBytesMax + 1, 'x');
+  v1::ImportReply reply;
+  const std::string taken = Import(from_, none, &reply).error_message();
+  EXPECT_FALSE(absl::StrContains(taken, "chunk: ")) << taken;
+  const grpc::Status refused = Import(from_, none, &reply, false, kChunkBytesMax + 1);
+  EXPECT_EQ(refused.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_EQ(refused.error_message(), "chunk: more than 1048576 bytes");
 }
 
 TEST_F(Bundle, OfAStrangersKeyIsRefusedWithTheWayOut) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "compiler/support/digest.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/zstd.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -20,23 +21,28 @@
 namespace kiln {
 namespace {
 
+// How a call ends that sends one chunk, as that of a graph of so many bytes.
+grpc::Status EndOfUpload(TestDaemon& daemon, const std::string& claimed, const std::string& chunk,
+                         uint64_t bytes) {
+  grpc::ClientContext context;
+  auto stream = daemon.compiler().Compile(&context);
+  v1::CompileRequest request;
+  *request.mutable_header() = HeaderOf(claimed);
+  request.mutable_header()->set_graph_bytes(bytes);
+  stream->Write(request);
+  request.set_graph_chunk(chunk);
+  stream->Write(request);
+  stream->WritesDone();
+  v1::CompileEvent event;
+  while (stream->Read(&event)) {
+  }
+  return stream->Finish();
+}
+
 TEST(Server, LiesAboutTheUploadAreRefused) {
   TestDaemon daemon;
   const auto send = [&](const std::string& claimed, const std::string& chunk, uint64_t bytes) {
-    grpc::ClientContext context;
-    auto stream = daemon.compiler().Compile(&context);
-    v1::CompileRequest request;
-    request.mutable_header()->set_namespace_("test");
-    *request.mutable_header()->mutable_sections() = SectionsOf(claimed);
-    request.mutable_header()->set_graph_bytes(bytes);
-    stream->Write(request);
-    request.set_graph_chunk(chunk);
-    stream->Write(request);
-    stream->WritesDone();
-    v1::CompileEvent event;
-    while (stream->Read(&event)) {
-    }
-    return stream->Finish().error_code();
+    return EndOfUpload(daemon, claimed, chunk, bytes).error_code();
   };
   EXPECT_EQ(send("name a", ZstdCompress("name b"), 6), grpc::INVALID_ARGUMENT);  // another graph
   EXPECT_EQ(send("name a", "no zstd", 6), grpc::INVALID_ARGUMENT);
@@ -44,6 +50,17 @@ TEST(Server, LiesAboutTheUploadAreRefused) {
   EXPECT_EQ(send("name a", ZstdCompress("name a"), (64u << 20) + 1), grpc::INVALID_ARGUMENT);
   EXPECT_EQ(send("name a", ZstdCompress("name a"), 0), grpc::INVALID_ARGUMENT);
   EXPECT_EQ(daemon.Stats().compiles(), 0);
+}
+
+TEST(Server, AChunkHasSoManyBytes) {
+  TestDaemon daemon;
+  const auto end = [&](size_t bytes) {
+    const grpc::Status status = EndOfUpload(daemon, "name a", std::string(bytes, 'x'), 2 * kChunkBytesMax);
+    EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
+    return status.error_message();
+  };
+  EXPECT_TRUE(absl::StrContains(end(kChunkBytesMax), "graph_chunk: no zstd frame")) << "it was taken";
+  EXPECT_TRUE(absl::StrContains(end(kChunkBytesMax + 1), "graph_chunk: more than 1048576 bytes"));
 }
 
 TEST(Server, NobodyWritesAnothersLineInTheLog) {
