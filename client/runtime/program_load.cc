@@ -16,6 +16,11 @@ namespace {
 
 constexpr int64_t kGpuArenaBytesMax = int64_t{4} << 20;  // of one temporary
 
+absl::Status AtMost(size_t limit, int count, absl::string_view what) {
+  if (static_cast<size_t>(count) <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(count, " ", what, ", limit ", limit));
+}
+
 }  // namespace
 
 class ProgramLoader {
@@ -50,9 +55,8 @@ class ProgramLoader {
  private:
   absl::StatusOr<Program::Shape> Shape(const google::protobuf::RepeatedPtrField<v1::SymInt>& sizes,
                                        const google::protobuf::RepeatedPtrField<v1::SymInt>& strides) {
-    if (sizes.size() != strides.size() || sizes.size() > static_cast<int>(kRankMax)) {
-      return absl::InvalidArgumentError("sizes and strides do not match");
-    }
+    if (sizes.size() != strides.size()) return absl::InvalidArgumentError("sizes and strides do not match");
+    KILN_RETURN_IF_ERROR(AtMost(kRankMax, sizes.size(), "dimensions"));
     Program::Shape shape;
     for (int d = 0; d < sizes.size(); ++d) {
       KILN_ASSIGN_OR_RETURN(Dim size, to_.exprs_.Resolve(sizes[d]));
@@ -348,8 +352,7 @@ class ProgramLoader {
   template <typename Operands>
   absl::Status Launch(uint32_t kernel, const Operands& from) {
     if (kernel >= kernels_) return absl::InvalidArgumentError("unknown kernel");
-    if (from.buffers_size() > static_cast<int>(kKernelBuffersMax))
-      return absl::InvalidArgumentError("too many buffers");
+    KILN_RETURN_IF_ERROR(AtMost(kKernelBuffersMax, from.buffers_size(), "buffers"));
     Program::LaunchStep launch;
     launch.kernel = kernel;
     bool fixed = true;

@@ -31,7 +31,7 @@ bool IsIdentifier(absl::string_view text) {
 }
 
 absl::Status CheckTarget(absl::string_view target) {
-  if (target.size() > kNameMax) return Invalid("operator name is too long");
+  if (target.size() > kNameMax) return TooMany("characters of an operator's name", target.size(), kNameMax);
   std::vector<absl::string_view> parts = absl::StrSplit(target, '.');
   bool formed = parts.size() == 3 && std::all_of(parts.begin(), parts.end(), IsIdentifier);
   if (!formed) return Invalid("operator is not of the form namespace.name.overload");
@@ -359,13 +359,15 @@ class Importer {
     KILN_RETURN_IF_ERROR(CheckTarget(from.target()));
     if (static_cast<size_t>(from.args_size()) > kNodeArgsMax)
       return TooMany("arguments", from.args_size(), kNodeArgsMax);
-    if (graph_.values.size() + from.results_size() > kGraphValuesMax) return Invalid("too many values");
+    if (const size_t values = graph_.values.size() + from.results_size(); values > kGraphValuesMax)
+      return TooMany("values", values, kGraphValuesMax);
     GraphNode node;
     node.target = from.target();
     node.origin = index;
     for (const v1::NamedArgument& arg : from.args()) {
-      if (!IsIdentifier(arg.name()) || arg.name().size() > kNameMax)
-        return Invalid("malformed argument name");
+      if (arg.name().size() > kNameMax)
+        return TooMany("characters of an argument's name", arg.name().size(), kNameMax);
+      if (!IsIdentifier(arg.name())) return Invalid("malformed argument name");
       for (const auto& [name, value] : node.args) {
         if (name == arg.name()) return Invalid(absl::StrCat("two arguments '", name, "'"));
       }
@@ -382,9 +384,7 @@ class Importer {
     return absl::OkStatus();
   }
 
-  template <typename List>
-  static absl::Status CheckList(const List& list) {
-    size_t count = list.values_size();
+  static absl::Status CheckList(size_t count) {
     return count > kListMax ? TooMany("elements", count, kListMax) : absl::OkStatus();
   }
 
@@ -400,21 +400,21 @@ class Importer {
         return ReadTensors(from.as_optional_tensors(), /*optional=*/true);
       case v1::Argument::kAsInt: return IntArg{graph_.exprs.Const(from.as_int())};
       case v1::Argument::kAsInts: {
-        KILN_RETURN_IF_ERROR(CheckList(from.as_ints()));
+        KILN_RETURN_IF_ERROR(CheckList(from.as_ints().values_size()));
         IntListArg list;
         for (int64_t value : from.as_ints().values()) list.values.push_back(graph_.exprs.Const(value));
         return list;
       }
       case v1::Argument::kAsFloat: return FloatArg{Double(from.as_float())};
       case v1::Argument::kAsFloats: {
-        if (static_cast<size_t>(from.as_floats().bits_size()) > kListMax) return Invalid("too many elements");
+        KILN_RETURN_IF_ERROR(CheckList(from.as_floats().bits_size()));
         FloatListArg list;
         for (uint64_t bits : from.as_floats().bits()) list.values.push_back(Double(bits));
         return list;
       }
       case v1::Argument::kAsBool: return BoolArg{from.as_bool()};
       case v1::Argument::kAsBools: {
-        KILN_RETURN_IF_ERROR(CheckList(from.as_bools()));
+        KILN_RETURN_IF_ERROR(CheckList(from.as_bools().values_size()));
         return BoolListArg{{from.as_bools().values().begin(), from.as_bools().values().end()}};
       }
       case v1::Argument::kAsString:
@@ -427,7 +427,7 @@ class Importer {
         return IntArg{value};
       }
       case v1::Argument::kAsSymInts: {
-        KILN_RETURN_IF_ERROR(CheckList(from.as_sym_ints()));
+        KILN_RETURN_IF_ERROR(CheckList(from.as_sym_ints().values_size()));
         IntListArg list;
         for (const v1::SymInt& value : from.as_sym_ints().values()) {
           KILN_ASSIGN_OR_RETURN(ExprId id, ReadInt(value));
@@ -454,7 +454,7 @@ class Importer {
 
   template <typename List>
   absl::StatusOr<Argument> ReadTensors(const List& from, bool optional) {
-    KILN_RETURN_IF_ERROR(CheckList(from));
+    KILN_RETURN_IF_ERROR(CheckList(from.values_size()));
     TensorListArg list;
     for (int64_t value : from.values()) {
       if (optional && value == -1) {

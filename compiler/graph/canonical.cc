@@ -197,7 +197,10 @@ class WireCounter {
           ok = ok && in.ReadVarint32(&size) && size <= bytes.size() - in.CurrentPosition();
           if (!ok) break;
           if (field->message_type() != nullptr) {
-            if (++messages_ > kGraphPartsMax) return absl::InvalidArgumentError("graph has too many parts");
+            if (++messages_ > kGraphPartsMax) {
+              return absl::InvalidArgumentError(
+                  absl::StrCat("graph of more than ", kGraphPartsMax, " parts"));
+            }
             KILN_RETURN_IF_ERROR(Walk(bytes.substr(in.CurrentPosition(), size), *field->message_type()));
           }
           ok = in.Skip(static_cast<int>(size));

@@ -44,7 +44,8 @@ ExprId ExprPool::Intern(v1::ExprOp op, int64_t value, absl::Span<const ExprId> a
     }
   }
   if (nodes_.size() >= kExprNodesMax || total_args_ + args.size() > kAllExprArgsMax) {
-    status_ = absl::InvalidArgumentError("symbolic expressions are too large");
+    status_ = absl::InvalidArgumentError(absl::StrCat("symbolic expressions of more than ", kExprNodesMax,
+                                                      " parts or ", kAllExprArgsMax, " arguments"));
     return kZeroExpr;
   }
   ExprId id = static_cast<ExprId>(nodes_.size());

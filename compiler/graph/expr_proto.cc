@@ -89,7 +89,8 @@ absl::StatusOr<std::vector<ExprId>> ReadExprs(
     auto wrong = [&](absl::string_view what) {
       return absl::InvalidArgumentError(absl::StrCat("expression ", i, ": ", what));
     };
-    if (static_cast<size_t>(node.args_size()) > kExprArgsMax) return wrong("too many arguments");
+    if (static_cast<size_t>(node.args_size()) > kExprArgsMax)
+      return wrong(absl::StrCat(node.args_size(), " arguments, limit ", kExprArgsMax));
     if (!ExprArityIsValid(node.op(), node.args_size())) return wrong("wrong operator or number of arguments");
     args.clear();
     for (uint32_t arg : node.args()) {
@@ -105,7 +106,7 @@ absl::StatusOr<std::vector<ExprId>> ReadExprs(
     } else {
       ids.push_back(Build(pool, node.op(), args));
     }
-    if (!pool->status().ok()) return pool->status();
+    if (!pool->status().ok()) return wrong(pool->status().message());
   }
   return ids;
 }

@@ -33,7 +33,8 @@ absl::Status Bad(absl::string_view what) { return absl::DataLossError(absl::StrC
 
 absl::Status CheckFlatImage(absl::string_view image) {
   if (image.size() < sizeof(FlatImageHeader)) return Bad("shorter than its header");
-  if (image.size() > kFlatImageBytesMax) return Bad("larger than the limit");
+  if (image.size() > kFlatImageBytesMax)
+    return Bad(absl::StrCat(image.size(), " bytes, limit ", kFlatImageBytesMax));
   const FlatImageHeader header = ReadHeader(image);
   if (std::memcmp(header.magic, kFlatImageMagic, sizeof(kFlatImageMagic)) != 0) return Bad("wrong magic");
   if (header.abi_version != KILN_KERNEL_ABI_VERSION) {

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/member_table.h"
 
@@ -47,7 +48,8 @@ absl::StatusOr<GpuImage> ParseGpuImage(absl::string_view bytes) {
     return absl::DataLossError("GPU image: not an image");
   if (header.threads == 0 || header.threads > kThreadsMax ||
       !IsShared(header.points_per_block, header.threads)) {
-    return absl::DataLossError("GPU image: impossible launch");
+    return absl::DataLossError(absl::StrCat("GPU image: impossible launch of ", header.points_per_block,
+                                            " points by ", header.threads, " threads"));
   }
   const uint64_t words = uint64_t{header.buffers} + header.symbols;
   if (header.members > 0 && (words > MemberTable::kBytesMax / sizeof(uint64_t) ||

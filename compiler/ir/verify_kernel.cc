@@ -24,6 +24,11 @@ absl::Status Wrong(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("kernel: ", what));
 }
 
+absl::Status AtMost(size_t limit, size_t count, absl::string_view what) {
+  if (count <= limit) return absl::OkStatus();
+  return Wrong(absl::StrCat(count, " ", what, ", limit ", limit));
+}
+
 // What an expression reads.
 struct ExprUse {
   int64_t variables = 0;                       // one more than the highest loop variable
@@ -65,21 +70,19 @@ class Verifier {
       return Wrong(absl::StrCat("format version ", kernel_.format_version(), ", this build knows ",
                                 kKernelFormatVersion));
     }
-    if (kernel_.symbol_count() > kGraphSymbolsMax) return Wrong("too many symbols");
-    if (kernel_.buffers_size() > kKernelBuffersMax) return Wrong("too many buffers");
+    KILN_RETURN_IF_ERROR(AtMost(kGraphSymbolsMax, kernel_.symbol_count(), "symbols"));
+    KILN_RETURN_IF_ERROR(AtMost(kKernelBuffersMax, kernel_.buffers_size(), "buffers"));
     if (kernel_.stages_size() == 0) return Wrong("no stage");
-    if (kernel_.stages_size() > kKernelStagesMax) return Wrong("too many stages");
-    if (kernel_.exprs_size() > kExprNodesMax) return Wrong("too many expressions");
+    KILN_RETURN_IF_ERROR(AtMost(kKernelStagesMax, kernel_.stages_size(), "stages"));
+    KILN_RETURN_IF_ERROR(AtMost(kExprNodesMax, kernel_.exprs_size(), "expressions"));
     size_t loops = 0;
     for (const v1::Stage& stage : kernel_.stages()) {
       op_count_ += stage.ops_size();
       loops = std::max<size_t>(loops, stage.inner_size());
     }
-    if (op_count_ > kKernelOpsMax) return Wrong(absl::StrCat(op_count_, " ops, limit ", kKernelOpsMax));
+    KILN_RETURN_IF_ERROR(AtMost(kKernelOpsMax, op_count_, "ops"));
     variables_ = loops + kernel_.outer_size();
-    if (variables_ > kKernelLoopsMax)
-      return Wrong(absl::StrCat(variables_, " loops, limit ", kKernelLoopsMax));
-    return absl::OkStatus();
+    return AtMost(kKernelLoopsMax, variables_, "loops");
   }
 
   absl::Status CheckExprs() {
@@ -87,10 +90,10 @@ class Verifier {
     for (int i = 0; i < kernel_.exprs_size(); ++i) {
       const v1::ExprNode& node = kernel_.exprs(i);
       auto wrong = [&](absl::string_view what) { return Wrong(absl::StrCat("expression ", i, " ", what)); };
-      if (!ExprArityIsValid(node.op(), node.args_size()) ||
-          static_cast<size_t>(node.args_size()) > kExprArgsMax) {
+      if (!ExprArityIsValid(node.op(), node.args_size()))
         return wrong("has a wrong operator or number of arguments");
-      }
+      if (static_cast<size_t>(node.args_size()) > kExprArgsMax)
+        return wrong(absl::StrCat("has ", node.args_size(), " arguments, limit ", kExprArgsMax));
       ExprUse& use = uses_[i];
       if (node.op() == v1::EXPR_SYMBOL && (node.value() < 0 || node.value() >= kernel_.symbol_count())) {
         return wrong("names a symbol that does not exist");
@@ -115,7 +118,8 @@ class Verifier {
           if (at == use.indirects.end() || *at != indirect) use.indirects.insert(at, indirect);
         }
       }
-      if (use.indirects.size() > kKernelIndirectsMax) return wrong("reads too many ops");
+      if (use.indirects.size() > kKernelIndirectsMax)
+        return wrong(absl::StrCat("reads ", use.indirects.size(), " ops, limit ", kKernelIndirectsMax));
     }
     for (uint32_t extent : kernel_.outer()) KILN_RETURN_IF_ERROR(CheckSize(extent, "outer extent"));
     for (const v1::Stage& stage : kernel_.stages()) {

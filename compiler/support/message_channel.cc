@@ -64,7 +64,8 @@ absl::Status MessageChannel::Read(google::protobuf::MessageLite* message, const 
   KILN_RETURN_IF_ERROR(ReadExactly(kLengthBytes, &bytes, wait));
   uint32_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) length |= uint32_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
-  if (length > bytes_max_) return absl::DataLossError(absl::StrCat("frame of ", length, " bytes"));
+  if (length > bytes_max_)
+    return absl::DataLossError(absl::StrCat("frame of ", length, " bytes, limit ", bytes_max_));
   KILN_RETURN_IF_ERROR(ReadExactly(length, &bytes, wait));
   if (!message->ParseFromString(bytes)) return absl::DataLossError("bytes that are no frame");
   return absl::OkStatus();
@@ -72,7 +73,8 @@ absl::Status MessageChannel::Read(google::protobuf::MessageLite* message, const 
 
 absl::Status MessageChannel::Write(const google::protobuf::MessageLite& message, const MessageWait& wait) {
   const size_t length = message.ByteSizeLong();
-  if (length > bytes_max_) return absl::ResourceExhaustedError(absl::StrCat("frame of ", length, " bytes"));
+  if (length > bytes_max_)
+    return absl::ResourceExhaustedError(absl::StrCat("frame of ", length, " bytes, limit ", bytes_max_));
   std::string bytes(kLengthBytes, '\0');
   for (size_t i = 0; i < kLengthBytes; ++i) bytes[i] = static_cast<char>((length >> (8 * i)) & 0xff);
   if (!message.AppendToString(&bytes)) return absl::InternalError("frame does not serialize");

@@ -14,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/tls_files.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -232,6 +233,10 @@ TEST_F(IdentityTest, FilesThatAreNotGoodAreNamed) {
     return ReadTlsPems({folder + "server.crt", folder + "server.key", folder + "ca.crt"},
                        {"certificate", "key", "authority"});
   };
+  const auto padded = [](std::string text, size_t bytes) {
+    text.resize(bytes, '\n');
+    return text;
+  };
   const struct {
     const char* says;
     std::function<void()> spoil;
@@ -244,13 +249,17 @@ TEST_F(IdentityTest, FilesThatAreNotGoodAreNamed) {
        [&] { chmod((directory_ + "/server.key").c_str(), 0640); }},
       {"key: .*/server.key cannot be read: No such file",
        [&] { std::filesystem::remove(directory_ + "/server.key"); }},
-      {"certificate: .*/server.crt is longer", [&] { Write("server.crt", std::string((1 << 20) + 1, 'x')); }},
+      {"certificate: .*/server.crt is longer",
+       [&] { Write("server.crt", padded(good.certificate, kTlsFileBytesMax + 1)); }},
       {"authority: .*/ca.crt is no file",
        [&] {
          std::filesystem::remove(directory_ + "/ca.crt");
          std::filesystem::create_directory(directory_ + "/ca.crt");
        }},
   };
+  WriteFiles(authority_.certificate(), good);
+  Write("server.crt", padded(good.certificate, kTlsFileBytesMax));
+  EXPECT_TRUE(read().ok()) << read().status();
   for (const auto& each : cases) {
     WriteFiles(authority_.certificate(), good);
     EXPECT_TRUE(read().ok()) << read().status();

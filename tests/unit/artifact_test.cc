@@ -50,6 +50,8 @@ TEST(PlainNames, StayBelowTheirDirectory) {
        {"", ".", "..", "/etc/passwd", "../x", "a/../b", "a//b", "a/", "a/.b", "a b", "a\n", "a\\b"}) {
     EXPECT_FALSE(IsPlainName(bad)) << bad;
   }
+  EXPECT_TRUE(IsPlainName(std::string(kStringMax, 'a')));
+  EXPECT_FALSE(IsPlainName(std::string(kStringMax + 1, 'a')));
 }
 
 TEST(Manifests, HoldNoTimes) {

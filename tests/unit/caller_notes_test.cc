@@ -87,9 +87,14 @@ v1::GraphNotes Notes(int names, int lines, int guards, size_t bytes) {
 TEST(LimitNotes, DropsWhatIsTooMuchAndKeepsWhatTellsMost) {
   constexpr size_t kText = 1024, kHalf = kNotesBytesMax / (kText + sizeof(std::string)) / 2;
   v1::GraphNotes notes = Notes(kHalf, 1, kHalf - 1, kText);
+  notes.mutable_guards(0)->append(kNotesBytesMax - 2 * kHalf * (kText + sizeof(std::string)), 'g');
   const std::string before = notes.SerializeAsString();
   LimitNotes(&notes);
   EXPECT_EQ(notes.SerializeAsString(), before) << "at the limit";
+  notes.mutable_guards(0)->push_back('g');
+  LimitNotes(&notes);
+  EXPECT_EQ(notes.node_names_size(), 0);
+  EXPECT_EQ(notes.guards_size(), kHalf - 1);
   notes = Notes(2 * kHalf, 2, kHalf, kText);
   LimitNotes(&notes);
   EXPECT_EQ(notes.node_names_size(), 0);

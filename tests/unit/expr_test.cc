@@ -151,10 +151,27 @@ TEST_F(ExprTest, DeepChainsNeedNoStack) {
 }
 
 TEST_F(ExprTest, TheNodeLimitHolds) {
-  for (size_t i = 0; i < kExprNodesMax + 10 && pool.status().ok(); ++i)
-    pool.Const(static_cast<int64_t>(i) + 2);
+  for (size_t i = pool.size(); i < kExprNodesMax; ++i) pool.Const(static_cast<int64_t>(i));
+  EXPECT_EQ(pool.size(), kExprNodesMax);
+  EXPECT_EQ(pool.status(), absl::OkStatus());
+  pool.Const(int64_t{kExprNodesMax});
   EXPECT_EQ(pool.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_LE(pool.size(), kExprNodesMax);
+  EXPECT_EQ(pool.size(), kExprNodesMax);
+}
+
+// By sums of too many terms to be sorted, which differ in their first.
+TEST_F(ExprTest, TheLimitOfAllArgumentsHolds) {
+  constexpr size_t kTerms = 1 << 16, kSums = kAllExprArgsMax / kTerms;
+  std::vector<ExprId> terms(kTerms);
+  for (size_t i = 0; i < kTerms; ++i) terms[i] = S(static_cast<uint32_t>(i));
+  for (size_t i = 0; i < kSums; ++i) {
+    terms[0] = C(static_cast<int64_t>(i));
+    pool.Sum(terms);
+  }
+  EXPECT_EQ(pool.status(), absl::OkStatus());
+  pool.Max(S(0), S(1));
+  EXPECT_EQ(pool.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(pool.status().message().find("16777216 arguments"), absl::string_view::npos) << pool.status();
 }
 
 }  // namespace

@@ -54,6 +54,18 @@ TEST_F(Frames, ALengthBeyondTheLimitIsRefusedAtOnce) {
   EXPECT_EQ(ours_->Read(Soon()).status().code(), absl::StatusCode::kDataLoss);
 }
 
+// Of a smaller limit, as one message of the frames' takes much memory.
+TEST_F(Frames, AMessageBeyondTheLimitIsNotWritten) {
+  v1::Frame frame;
+  frame.mutable_plan()->set_graph("graph");
+  const size_t bytes = frame.ByteSizeLong();
+  for (const bool fits : {true, false}) {
+    MessageChannel channel(dup(theirs_), fits ? bytes : bytes - 1);
+    EXPECT_EQ(channel.Write(frame, Soon()).code(),
+              fits ? absl::StatusCode::kOk : absl::StatusCode::kResourceExhausted);
+  }
+}
+
 TEST_F(Frames, AClaimedLengthCostsNothingUntilBytesCome) {
   const uint32_t length = kFrameBytesMax;
   Raw(std::string(reinterpret_cast<const char*>(&length), 4) + "few");

@@ -137,17 +137,33 @@ TEST_F(GangTableTest, AListHasSoManyVariants) {
 }
 
 TEST_F(GangTableTest, AListHasSoManyBytes) {
-  GangProposal large = Variant("a", 0, 10);
-  const size_t symbols = kGangVerdictBytesMax / large.guards.symbols(0).ByteSizeLong();
-  for (size_t i = 0; i < symbols; ++i) *large.guards.add_symbols() = large.guards.symbols(0);
-  v1::Hints hints;
-  for (int i = 0; i < large.guards.symbols_size(); ++i) hints.add_values(5);
-  const GangAnswer more = table_.Decide(Name(), hints, large);
+  GangProposal large = Variant(std::string(kGangVerdictBytesMax / 2, 'a'), 0, 10);
+  large.variant_id.append(kGangVerdictBytesMax - Extended({}, large)->ByteSizeLong(), 'a');
+  ASSERT_EQ(Extended({}, large)->ByteSizeLong(), kGangVerdictBytesMax);
+  GangProposal above = large;
+  above.variant_id.push_back('a');
+  const GangAnswer more = Decide(5, above);
   EXPECT_EQ(more.kind, Kind::kUnknown);
   EXPECT_TRUE(absl::IsResourceExhausted(more.status)) << more.status;
-  // Enough less, and it is taken.
-  large.guards.mutable_symbols()->DeleteSubrange(0, large.guards.symbols_size() / 2);
-  EXPECT_EQ(table_.Decide(Name(), hints, large).variant_id, "a");
+  EXPECT_EQ(Decide(5, large).variant_id, large.variant_id);
+}
+
+// Verdicts of nearly a MiB each, with what the table itself takes for one.
+TEST_F(GangTableTest, ATenantAndAllHaveSoManyBytes) {
+  const GangProposal large = Variant(std::string((1 << 20) - 4096, 'a'), 0, 10);
+  constexpr size_t kOfTenant = kGangBytesPerTenantMax >> 20,
+                   kTenants = kGangBytesMax / kGangBytesPerTenantMax;
+  const auto decide = [&](size_t tenant, size_t i) {
+    std::string key = std::to_string(i);
+    key.resize(32, ' ');
+    return table_.Decide(Name(std::string(16, 'g'), key, std::to_string(tenant)), HintsOf(5), large);
+  };
+  for (size_t tenant = 0; tenant < kTenants; ++tenant) {
+    for (size_t i = 0; i < kOfTenant; ++i) ASSERT_EQ(decide(tenant, i).kind, Kind::kVariant) << i;
+    EXPECT_TRUE(absl::IsResourceExhausted(decide(tenant, kOfTenant).status)) << "more of one tenant's";
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(decide(kTenants, 0).status)) << "more of all";
+  EXPECT_EQ(decide(0, 0).kind, Kind::kVariant) << "what is held stays";
 }
 
 // ---- What other daemons hold -----------------------------------------------------------------

@@ -10,7 +10,6 @@
 #include "compiler/ir/print.h"
 #include "compiler/ir/scalar_ops.h"
 #include "compiler/ir/verify_kernel.h"
-#include "compiler/support/limits.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -347,22 +346,6 @@ TEST(VerifyKernel, RefusesWhatIsWrong) {
       {"no access", [](v1::Kernel* k) { k->mutable_buffers(0)->clear_access(); }},
       {"parallel loops", [](v1::Kernel* k) { k->mutable_schedule()->set_parallel_dims(2); }},
       {"chunk of 0", [](v1::Kernel* k) { k->mutable_schedule()->set_chunk(0); }},
-      {"too many stages",
-       [](v1::Kernel* k) {
-         for (size_t i = 0; i <= kKernelStagesMax; ++i) k->add_stages();
-       }},
-      {"loops, limit",
-       [](v1::Kernel* k) {
-         for (size_t i = 0; i < kKernelLoopsMax; ++i) k->mutable_stages(0)->add_inner(0);
-       }},
-      {"too many buffers",
-       [](v1::Kernel* k) {
-         for (size_t i = 0; i < kKernelBuffersMax; ++i) *k->add_buffers() = k->buffers(0);
-       }},
-      {"ops, limit",
-       [](v1::Kernel* k) {
-         for (size_t i = 0; i < kKernelOpsMax; ++i) *k->mutable_stages(0)->add_ops() = k->stages(0).ops(0);
-       }},
   };
   for (const Case& c : kCases) {
     v1::Kernel kernel = ExpKernel();

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <thread>
 
+#include "tests/unit/program_maker.h"
 #include "tests/unit/runtime_testing.h"
 
 namespace kiln::runtime {
@@ -302,6 +303,27 @@ TEST_F(RuntimeTest, RefusesBrokenPrograms) {
   Parse(head);
   manifest_.mutable_program()->set_format_version(kProgramFormatVersion + 1);
   EXPECT_EQ(Load().status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST_F(RuntimeTest, TensorsAndLaunchesHaveLimits) {
+  AddDouble();
+  const auto loaded = [&](size_t rank, size_t buffers) {
+    ProgramMaker maker;
+    const uint32_t x = maker.Input(ProgramMaker::Sizes(rank, 1));
+    v1::Launch* launch = maker.program().add_steps()->mutable_launch();
+    launch->mutable_buffers()->Resize(static_cast<int>(buffers), x);
+    launch->add_symbols()->set_value(1);
+    launch->mutable_units()->set_value(1);
+    maker.Output(x);
+    Use(maker.program());
+    return Load().status();
+  };
+  EXPECT_EQ(loaded(kRankMax, kKernelBuffersMax), absl::OkStatus());
+  const absl::Status rank = loaded(kRankMax + 1, 2), buffers = loaded(1, kKernelBuffersMax + 1);
+  for (const absl::Status& status : {rank, buffers})
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(rank.message().find("17 dimensions, limit 16"), absl::string_view::npos) << rank;
+  EXPECT_NE(buffers.message().find("step 0: 257 buffers, limit 256"), absl::string_view::npos) << buffers;
 }
 
 TEST_F(RuntimeTest, ReportsAnIndexOutOfRange) {
