@@ -27,7 +27,7 @@ OTHER = {
     "codegen/cpu_failure.cc: 1 << 20": "a branch's weight",
     "codegen/reduce_emitter.cc: kMany": "a count of additions",
     "codegen/skinny_shape.cc: kUnitsMax": "blocks of a launch",
-    "codegen/skinny_shape.h: kLaidBytesMax": "static shared memory that PTX allows",
+    "codegen/skinny_shape.h: kPartialSumsBytesMax": "static shared memory that PTX allows",
     "graph/dtype_range.cc: u << ": "integers that a float keeps",
     "ir/half.cc: (bits >> 16)": "a sign's bit",
     "ir/half.cc: (112u << 23)": "an exponent's bias",

@@ -132,9 +132,9 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   passes.machine = machine;
   passes.fallback_random = options.fallback_random();
   passes.tf32 = numerics.float32_matmul_precision() != "highest";
-  bool images_laid = false;
+  bool chose_channels_last = false;
   passes.keep_traced_layout = request.keep_traced_layout();
-  passes.images_laid = &images_laid;
+  passes.chose_channels_last = &chose_channels_last;
   if (debug.wanted()) {
     passes.dump = [&](absl::string_view pass, const std::string& text) {
       debug.Add(absl::StrCat("after_", pass), text);
@@ -164,7 +164,7 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   KILN_RETURN_IF_ERROR(loops.exprs.status());
   if (Measures(options, target)) {
     const bool may_choose_layout =
-        graph.kind == v1::INFERENCE && (images_laid || request.keep_traced_layout());
+        graph.kind == v1::INFERENCE && (chose_channels_last || request.keep_traced_layout());
     AddTunables(numerics, may_choose_layout, machine, backend, &reply);
   }
   return reply;

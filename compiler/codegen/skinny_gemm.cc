@@ -36,7 +36,7 @@ class SkinnyEmitter {
     LoadSummands();
     Multiply();
     if (!shape_.tensor_cores) AddQuarters();
-    LayPartialSums();
+    StorePartialSums();
     AddPieces();
     b_.CreateRetVoid();
   }
@@ -377,16 +377,16 @@ class SkinnyEmitter {
     return b_.CreateAdd(place, b_.CreateMul(lane_.slot, I32(shape_.slot_elements())));
   }
 
-  void Lay(Value* slots, Value* place, Value* sum) {
+  void Store(Value* slots, Value* place, Value* sum) {
     b_.CreateAlignedStore(sum, b_.CreateGEP(b_.getFloatTy(), slots, place), llvm::Align(4));
   }
 
-  void LayPartialSums() {
+  void StorePartialSums() {
     if (shape_.blocks > 1) Call(llvm::Intrinsic::nvvm_barrier_cluster_wait, b_.getVoidTy(), {});
     if (shape_.tensor_cores) {
-      LayFragments();
+      StoreFragments();
     } else {
-      LayRows();
+      StoreRows();
     }
     if (shape_.blocks == 1) {
       Call(llvm::Intrinsic::nvvm_barrier_cta_sync_aligned_all, b_.getVoidTy(), {I32(0)});
@@ -396,7 +396,7 @@ class SkinnyEmitter {
     }
   }
 
-  void LayFragments() {
+  void StoreFragments() {
     const uint32_t owned = 8 / shape_.blocks;
     for (uint32_t odd = 0; odd < 2; ++odd) {
       Value* row = b_.CreateAdd(b_.CreateMul(lane_.quarter, I32(2)), I32(odd));
@@ -404,7 +404,7 @@ class SkinnyEmitter {
       for (uint32_t tile = 0; tile < shape_.tiles; ++tile) {
         for (uint32_t rows = 0; rows < shape_.row_groups(); ++rows) {
           for (uint32_t half = 0; half < 2; ++half) {
-            Lay(slots, PlaceOf(row, rows, ColumnOf(tile, half)),
+            Store(slots, PlaceOf(row, rows, ColumnOf(tile, half)),
                 sums_[4 * (tile * shape_.row_groups() + rows) + 2 * half + odd]);
           }
         }
@@ -412,7 +412,7 @@ class SkinnyEmitter {
     }
   }
 
-  void LayRows() {
+  void StoreRows() {
     const uint32_t owned = 8 / shape_.blocks;
     When(b_.CreateICmpEQ(lane_.quarter, I32(0)), [&] {
       for (uint32_t rank = 0; rank < shape_.blocks; ++rank) {
@@ -420,7 +420,7 @@ class SkinnyEmitter {
         for (int64_t row = 0; row < shape_.rows; ++row) {
           if (row % 8 / owned != rank) continue;
           for (uint32_t column = 0; column < 2 * shape_.tiles; ++column) {
-            Lay(slots,
+            Store(slots,
                 PlaceOf(I32(row % 8), static_cast<uint32_t>(row / 8), ColumnOf(column / 2, column % 2)),
                 sums_[column * shape_.rows + row]);
           }

@@ -4,7 +4,7 @@
 // The sum over K is split twice. The warps of a block take a piece of K each, and so do the blocks of a
 // cluster (sm_90 and later). Each warp multiplies its piece of a tile of columns by the tensor cores, weights
 // as the operand of sixteen rows, or by FMA where F32 may not be rounded; loads of a piece are in flight
-// together. Then every warp lays its partial sums into the shared memory of the block that owns the element,
+// together. Then every warp stores its partial sums into the shared memory of the block that owns the element,
 // and after one barrier that block adds the pieces in a fixed order, with bias, c and activation, and rounds
 // once. So bits do not depend on what runs when; and as nothing lies in global memory but the operands, there
 // is no workspace, no counter and nothing that launches side by side could share.

@@ -120,7 +120,7 @@ absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::MatrixProduct& product,
   if (shape.along_n && shape.columns_all % (2 * shape.tiles) != 0)
     return Unsupported("whose weights end within a lane's columns");
   if (shape.units() > kUnitsMax) return Unsupported("of this size");
-  if (int64_t{shape.slots()} * shape.slot_elements() * 4 > kLaidBytesMax)
+  if (int64_t{shape.slots()} * shape.slot_elements() * 4 > kPartialSumsBytesMax)
     return absl::InvalidArgumentError("a schedule whose sums do not fit a block's memory");
   return shape;
 }

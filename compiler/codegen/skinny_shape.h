@@ -15,7 +15,7 @@ namespace kiln {
 struct SkinnyShape {
   static constexpr int64_t kRowsMax = 64;
   static constexpr int64_t kRowsByFmaMax = 24;  // sums in registers: two a row and tile
-  static constexpr int64_t kLaidBytesMax = 48 << 10;
+  static constexpr int64_t kPartialSumsBytesMax = 48 << 10;
 
   // Without a schedule: of the gemm alone.
   static absl::StatusOr<SkinnyShape> Of(const v1::MatrixProduct& product);

@@ -62,7 +62,7 @@ bool CanConvolveByKernel(const Graph& graph, const Convolution& convolution) {
 
 bool PaysAlways(const Graph&, const Convolution&, const Machine&) { return true; }
 
-// Where images are channels-last, the gemm's left matrix is the image as it lies.
+// Where images are channels-last, the gemm's left matrix is the image as it is stored.
 bool CanConvolveByGemm(const Graph& graph, const Convolution& convolution) {
   return IsConv1x1(graph, convolution) && graph.type(convolution.result).device == v1::CPU &&
          IsAllOf(graph, convolution, v1::F32);
@@ -86,7 +86,7 @@ constexpr Row<Convolution> kConvolutions[] = {
 
 // ---- attention
 
-// Of F32 on a GPU. More dimensions than one before the matrices would have to be laid anew to be one.
+// Of F32 on a GPU. More dimensions than one before the matrices would have to be copied to be one.
 bool CanAttendByGemms(const Graph& graph, const Attention& attention) {
   const TensorType& query = graph.type(attention.query);
   if (!IsGpu(query.device) || !IsPlain(attention) || !IsOfHeads(graph, attention, v1::F32)) return false;
@@ -123,7 +123,7 @@ std::optional<int64_t> Bytes(const Graph& graph, ValueId value) {
   return bytes;
 }
 
-// A gemm of oneDNN's lays no weights anew.
+// A gemm of oneDNN's reorders no weights.
 bool WantsChannelsLastOnCpu(const Graph& graph, const Convolution& convolution, const Machine& machine) {
   if (graph.type(convolution.result).dtype != v1::F32) return false;
   if (graph.kind != v1::INFERENCE) return CanTrainChannelsLastOnCpu(graph, convolution);

@@ -34,7 +34,7 @@ bool Can(Implementation by, const Graph& graph, const Convolution& convolution);
 
 // On a CPU in training: as well channels-last as row-major, so that a whole step may be.
 bool CanTrainChannelsLastOnCpu(const Graph& graph, const Convolution& convolution);
-// The result lies best channels-last, if its images may lie so at all. No gradients.
+// The result is best channels-last, if its images may be so at all. No gradients.
 bool WantsChannelsLast(const Graph& graph, const Convolution& convolution, const Machine& machine);
 
 }  // namespace kiln

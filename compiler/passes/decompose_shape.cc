@@ -328,7 +328,7 @@ bool PixelShuffle(DecomposeContext& m) {
   return m.Return(View(Permute(View(x, apart), order), m.Type().sizes));
 }
 
-// ---- gradients of views: the gradient laid into zeros
+// ---- gradients of views: the gradient written into zeros
 
 Value Zeros(DecomposeContext& m, const Value& like) {
   return m.b().Full(m.Syms("input_sizes"), 0, like.dtype());

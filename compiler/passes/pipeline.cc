@@ -81,14 +81,14 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   // What is cut from a padded gemm is activated where it is read.
   KILN_RETURN_IF_ERROR(
       runner.Run("fuse_activation", [&](Graph& g) { return FuseActivation(g, options.tf32); }));
-  bool in_channels_last = false;
+  bool chose_channels_last = false;
   if (!options.keep_traced_layout) {
     KILN_RETURN_IF_ERROR(runner.Run("prefer_channels_last", [&](Graph& g) {
-      in_channels_last = PreferChannelsLast(g, options.machine);
+      chose_channels_last = PreferChannelsLast(g, options.machine);
       return absl::OkStatus();
     }));
   }
-  if (options.images_laid != nullptr) *options.images_laid = in_channels_last;
+  if (options.chose_channels_last != nullptr) *options.chose_channels_last = chose_channels_last;
   KILN_RETURN_IF_ERROR(
       runner.Run("channel_moments", [&](Graph& g) { return CombineChannelMoments(g, options.machine); }));
   KILN_RETURN_IF_ERROR(

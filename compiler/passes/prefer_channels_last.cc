@@ -41,8 +41,8 @@ bool ConvolvesChannelsLast(const Graph& graph, const Convolution& convolution, c
   return !convolution.gradients && WantsChannelsLast(graph, convolution, machine);
 }
 
-// A part of images that are channels-last does so too, with gaps.
-bool LiesChannelsLast(Graph& graph, const TensorType& type) {
+// Channels-last, or a part of such images, which has gaps.
+bool HasChannelsLastOrder(Graph& graph, const TensorType& type) {
   if (IsChannelsLast(graph.exprs, type)) return true;
   if (type.rank() != 4 || type.strides.size() != 4 || graph.exprs.AsConst(type.sizes[1]) == 1) return false;
   std::vector<int64_t> strides;
@@ -57,26 +57,26 @@ bool LiesChannelsLast(Graph& graph, const TensorType& type) {
 bool ReadsChannelsLast(Graph& graph, const GraphNode& node) {
   bool found = false;
   ForEachOperand(node, [&](ValueId value) {
-    if (value != kNoValue) found = found || LiesChannelsLast(graph, graph.type(value));
+    if (value != kNoValue) found = found || HasChannelsLastOrder(graph, graph.type(value));
   });
   return found;
 }
 
 // Gradients that the library computes channels-last as well as the convolution itself. On a CPU it does so
-// where the image lies so (its weights never do), on a GPU where anything does.
+// where the image is so (its weights never are), on a GPU where anything is.
 bool IsGradientChannelsLast(Graph& graph, const GraphNode& node, const Convolution& convolution) {
   if (!convolution.gradients || node.results.size() != 3) return false;
   if (!IsOfImages(graph, convolution)) return false;
   const TensorType& image = graph.type(convolution.input);
   if (image.device == v1::CPU) {
     return image.dtype == v1::F32 && CanTrainChannelsLastOnCpu(graph, convolution) &&
-           LiesChannelsLast(graph, image);
+           HasChannelsLastOrder(graph, image);
   }
   return (image.dtype == v1::F32 || image.dtype == v1::F16 || image.dtype == v1::BF16) &&
          convolution.is_ungrouped() && ReadsChannelsLast(graph, node);
 }
 
-// Operators of ours whose result lies well as their argument does.
+// Operators of ours whose result may well have their argument's layout.
 bool KeepsOrder(const Graph& graph, const GraphNode& node, const std::optional<Convolution>& convolution) {
   const CoreClass core = CoreClassOf(node.target);
   if (core == CoreClass::kPointwise) return true;
@@ -90,8 +90,8 @@ bool KeepsOrder(const Graph& graph, const GraphNode& node, const std::optional<C
 
 // By value: copies that a convolution's gradient on a CPU reads. They were made for their layout
 // (decompose_convolution).
-std::vector<bool> LaidForGradients(const Graph& graph) {
-  std::vector<bool> read(graph.values.size(), false), laid = read;
+std::vector<bool> CopiesForGradients(const Graph& graph) {
+  std::vector<bool> read(graph.values.size(), false), copies = read;
   for (const GraphNode& node : graph.nodes) {
     if (node.target != Op::kConvolutionBackward) continue;
     ForEachOperand(node, [&](ValueId value) {
@@ -99,14 +99,14 @@ std::vector<bool> LaidForGradients(const Graph& graph) {
     });
   }
   for (const GraphNode& node : graph.nodes) {
-    if (node.target == Op::kClone) laid[node.results[0]] = read[node.results[0]];
+    if (node.target == Op::kClone) copies[node.results[0]] = read[node.results[0]];
   }
-  return laid;
+  return copies;
 }
 
 // Values whose layout others know: the caller's own results, what is written into inputs, and what either is
-// a view of. What a forward graph saves for its backward lies as the graph likes: its program says how, and
-// the backward is compiled for that. On a GPU only where all sizes are known: others were not tried.
+// a view of. A forward graph chooses the layout of what it saves for its backward: its program says which,
+// and the backward is compiled for that. On a GPU only where all sizes are known: others were not tried.
 std::vector<bool> KnownLayouts(const Graph& graph, bool channels_last_on_cpu) {
   const std::vector<int32_t> producers = Producers(graph);
   return EscapingValues(graph, [&](const GraphOutput& output) {
@@ -114,13 +114,13 @@ std::vector<bool> KnownLayouts(const Graph& graph, bool channels_last_on_cpu) {
     const int32_t producer = producers[output.value];
     const bool is_static =
         absl::c_all_of(type.sizes, [&](ExprId size) { return graph.exprs.AsConst(size).has_value(); });
-    const bool may_lay = IsGpu(type.device) ? is_static : channels_last_on_cpu;
-    return graph.kind != v1::FORWARD || output.fact.user_visible() || !may_lay || producer < 0 ||
+    const bool may_choose = IsGpu(type.device) ? is_static : channels_last_on_cpu;
+    return graph.kind != v1::FORWARD || output.fact.user_visible() || !may_choose || producer < 0 ||
            IsViewNode(graph.nodes[producer]);
   });
 }
 
-// A slice lies as what it is a slice of.
+// A slice has the order of what it is a slice of.
 void FollowSlice(Graph& graph, const GraphNode& node) {
   const ValueId from = TensorOf(node, "self");
   if (node.target != Op::kSliceTensor || node.results.size() != 1 || from == kNoValue) return;
@@ -133,7 +133,8 @@ void FollowSlice(Graph& graph, const GraphNode& node) {
     return found == nullptr ? std::nullopt : graph.exprs.AsConst(found->value);
   };
   const auto along = number(dim, 0), by = number(step, 1);
-  if (!LiesChannelsLast(graph, base) || type.rank() != 4 || type.strides.size() != 4 || !along || !by) return;
+  if (!HasChannelsLastOrder(graph, base) || type.rank() != 4 || type.strides.size() != 4 || !along || !by)
+    return;
   if (*along < -4 || *along > 3) return;
   const size_t cut = static_cast<size_t>(*along < 0 ? *along + 4 : *along);
   for (size_t d = 0; d < 4; ++d) {
@@ -141,16 +142,16 @@ void FollowSlice(Graph& graph, const GraphNode& node) {
   }
 }
 
-class Layouter {
+class ChannelsLastPass {
  public:
-  Layouter(Graph& graph, const Machine& machine)
+  ChannelsLastPass(Graph& graph, const Machine& machine)
       : graph_(graph),
         machine_(machine),
         convolutions_(ConvolutionsOf(graph)),
         channels_last_on_cpu_(graph.kind == v1::INFERENCE || TrainsChannelsLastOnCpu(graph, convolutions_)),
         known_(KnownLayouts(graph, channels_last_on_cpu_)) {
-    const std::vector<bool> laid = LaidForGradients(graph);
-    for (size_t v = 0; v < laid.size(); ++v) known_[v] = known_[v] || laid[v];
+    const std::vector<bool> copies = CopiesForGradients(graph);
+    for (size_t v = 0; v < copies.size(); ++v) known_[v] = known_[v] || copies[v];
   }
 
   bool Run() {
@@ -163,9 +164,9 @@ class Layouter {
       std::vector<GraphNode> after;
       if (convolution && IsGradientChannelsLast(graph_, node, *convolution) &&
           MayConvolveChannelsLast(convolution->input)) {
-        after = LayGradients(node, *convolution);
+        after = MakeGradientsChannelsLast(node, *convolution);
       } else {
-        LayResults(node, convolution);
+        MakeResultsChannelsLast(node, convolution);
       }
       graph_.nodes.push_back(std::move(node));
       absl::c_move(after, std::back_inserter(graph_.nodes));
@@ -178,41 +179,41 @@ class Layouter {
     return channels_last_on_cpu_ || IsGpu(graph_.type(image).device);
   }
 
-  bool MayLay(ValueId value) {
+  bool MayChoose(ValueId value) {
     if (value == kNoValue || known_[value]) return false;
     const TensorType& type = graph_.type(value);
     return type.rank() == 4 && IsDense(graph_.exprs, type);
   }
 
-  void Lay(ValueId value) {
+  void MakeChannelsLast(ValueId value) {
     TensorType& type = graph_.values[value];
     changed_ = changed_ || !IsChannelsLast(graph_.exprs, type);
     type.strides = ChannelsLastStrides(graph_.exprs, type.sizes);
   }
 
-  void LayResults(const GraphNode& node, const std::optional<Convolution>& convolution) {
+  void MakeResultsChannelsLast(const GraphNode& node, const std::optional<Convolution>& convolution) {
     std::optional<bool> wanted;
     for (ValueId result : node.results) {
-      if (!MayLay(result)) continue;
+      if (!MayChoose(result)) continue;
       if (!wanted) {
         wanted = (convolution && ConvolvesChannelsLast(graph_, *convolution, machine_) &&
                   MayConvolveChannelsLast(result)) ||
                  (KeepsOrder(graph_, node, convolution) && ReadsChannelsLast(graph_, node));
       }
-      if (*wanted) Lay(result);
+      if (*wanted) MakeChannelsLast(result);
     }
   }
 
-  // Gradients whose layout is known are laid anew behind the library's. On a CPU those of weights are
+  // Gradients whose layout is known are copied into it behind the library's. On a CPU those of weights are
   // declared row-major; what the library makes otherwise (of 3 × 3 windows) the runtime copies.
-  std::vector<GraphNode> LayGradients(GraphNode& node, const Convolution& convolution) {
+  std::vector<GraphNode> MakeGradientsChannelsLast(GraphNode& node, const Convolution& convolution) {
     std::vector<GraphNode> clones;
     const bool on_gpu = IsGpu(graph_.type(convolution.input).device);
     for (size_t i = 0; i < (on_gpu ? 2u : 1u); ++i) {
       const ValueId declared = node.results[i];
       if (declared == kNoValue || graph_.type(declared).dtype == v1::DTYPE_UNSPECIFIED) continue;
-      if (MayLay(declared)) {
-        Lay(declared);
+      if (MayChoose(declared)) {
+        MakeChannelsLast(declared);
         continue;
       }
       TensorType type = graph_.type(declared);
@@ -244,6 +245,8 @@ class Layouter {
 
 }  // namespace
 
-bool PreferChannelsLast(Graph& graph, const Machine& machine) { return Layouter(graph, machine).Run(); }
+bool PreferChannelsLast(Graph& graph, const Machine& machine) {
+  return ChannelsLastPass(graph, machine).Run();
+}
 
 }  // namespace kiln

@@ -1,14 +1,14 @@
 // Lets images between convolutions be channels-last: on a GPU as cuDNN's kernels for tensor
-// cores want them; in inference on a CPU where oneDNN would else take longer to lay the images anew than it
-// now takes for the weights, or where 1×1 convolutions become gemms of oneDNN's, which lay no weights anew;
+// cores want them; in inference on a CPU where oneDNN would else take longer to reorder the images than it
+// now takes for the weights, or where 1×1 convolutions become gemms of oneDNN's, which reorder no weights;
 // in training on a CPU where each convolution is depthwise or has no groups, since
 // oneDNN's copies of row-major images would be new pages at each call and leave holes between what is saved.
 //
 // Only strides of computed values change, which lowering takes as the layout to give them: results of
 // convolutions and their gradients, and of what keeps the order of points and channels behind them. Values
 // that leave the graph keep their declared layout, but those that a forward graph saves for its backward:
-// they lie as the graph computes them, on a GPU where all sizes are known. Copies that gradients of
-// convolutions read on a CPU, and weights there, stay as they are. Errors: none.
+// they have the layout that the graph computes them in, on a GPU where all sizes are known. Copies that
+// gradients of convolutions read on a CPU, and weights there, stay as they are. Errors: none.
 #pragma once
 
 #include "compiler/graph/graph.h"
@@ -16,7 +16,7 @@
 
 namespace kiln {
 
-// True where a value lies otherwise than before.
+// True where a value has another layout than before.
 bool PreferChannelsLast(Graph& graph, const Machine& machine);
 
 }  // namespace kiln

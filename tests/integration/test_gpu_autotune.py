@@ -160,7 +160,7 @@ def test_max_autotune_measures_a_convolution_once(place, tf32):
     assert counts == [(8, 0), (8, 8)]
 
 
-_LAID = """
+_OF_IMAGES = """
 import torch, kiln
 torch.manual_seed(0)
 torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = {tf32}
@@ -191,7 +191,7 @@ print(images, kiln.stats()["tuned_plans"])
 def test_max_autotune_measures_the_layout_of_images(place, dtype, tf32, tolerance, images):
     counts = []
     for activation in ("ReLU", "SiLU"):  # another graph with the same convolutions
-        print(place.run(_LAID.format(activation, dtype=dtype, tf32=tf32, tolerance=tolerance, images=images))[0])
+        print(place.run(_OF_IMAGES.format(activation, dtype=dtype, tf32=tf32, tolerance=tolerance, images=images))[0])
         stats = json.loads(kilnctl(place, "stats", "--json").stdout)
         counts.append((int(stats["tunables_measured"]), int(stats["tunables_reused"])))
     measured, reused = counts[0]

@@ -1,4 +1,4 @@
-// The passes that choose how images and matrices lie: channels-last, as products, in aligned rows.
+// The passes that choose the layout of images and matrices: channels-last, as products, in aligned rows.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -71,7 +71,8 @@ TEST(ChannelsLast, FollowsConvolutionsUpToWhatLeaves) {
   }
 }
 
-// What reads memory by strides means the traced ones; before and beside it images lie as is fast.
+// What reads memory by strides means the traced ones; before and beside it images have the layout that is
+// fast.
 TEST(ChannelsLast, LeavesWhatIsReadByStorage) {
   for (const v1::DeviceType device : {v1::CUDA, v1::CPU}) {
     for (const char* reader :
@@ -97,9 +98,9 @@ TEST(ChannelsLast, IsLeftOutWhereImagesStayAsTraced) {
     const ValueId x = m.Input({2, 8, 5, 7}), y = m.Convolve(x), z = m.Relu(y);
     m.Output(m.Convolve(z));
     for (TensorType& type : m.graph.values) type.device = v1::CUDA;
-    bool laid = as_traced;
-    ASSERT_TRUE(RunPasses(m.graph, {.keep_traced_layout = as_traced, .images_laid = &laid}).ok());
-    EXPECT_EQ(laid, !as_traced);
+    bool chosen = as_traced;
+    ASSERT_TRUE(RunPasses(m.graph, {.keep_traced_layout = as_traced, .chose_channels_last = &chosen}).ok());
+    EXPECT_EQ(chosen, !as_traced);
     EXPECT_EQ(m.ChannelsLast(y), !as_traced);
     EXPECT_EQ(m.ChannelsLast(z), !as_traced);
   }
@@ -116,9 +117,9 @@ TEST(ChannelsLast, SaysWhetherAnythingChanged) {
   }
 }
 
-// The backward graph is compiled for what the forward saves as it lies; the caller's own results lie as
-// traced.
-TEST(ChannelsLast, LaysWhatAForwardSaves) {
+// The backward graph is compiled for the layout that the forward saves in; the caller's own results keep the
+// traced one.
+TEST(ChannelsLast, ChoosesTheLayoutOfWhatAForwardSaves) {
   const auto saved_channels_last = [](v1::DeviceType device, v1::GraphKind kind, bool visible, bool viewed,
                                       int64_t groups = 1, bool sizes_known = true) {
     Images m;
@@ -150,7 +151,7 @@ TEST(ChannelsLast, LaysWhatAForwardSaves) {
   }
 }
 
-TEST(ChannelsLast, LaysGradientsBackWhereTheirLayoutIsKnown) {
+TEST(ChannelsLast, CopiesGradientsBackWhereTheirLayoutIsKnown) {
   for (const v1::DeviceType device : {v1::CUDA, v1::CPU}) {
     for (const int64_t groups : {1, 4, 8}) {
       for (const bool image_channels_last : {true, false}) {
@@ -158,8 +159,8 @@ TEST(ChannelsLast, LaysGradientsBackWhereTheirLayoutIsKnown) {
         m.graph.kind = v1::BACKWARD;
         const ValueId gradient = m.Input({2, 8, 5, 7}), weight = m.Input({8, 8 / groups, 3, 3});
         const ValueId image = m.Input({2, 8, 5, 7});
-        TensorType& laid = m.graph.values[image_channels_last ? image : gradient];
-        laid.strides = ChannelsLastStrides(m.graph.exprs, laid.sizes);
+        TensorType& type = m.graph.values[image_channels_last ? image : gradient];
+        type.strides = ChannelsLastStrides(m.graph.exprs, type.sizes);
         const ValueId to_image = m.Relu(image), to_weight = m.Relu(weight);  // of their types; made below
         m.graph.values[to_image] = m.Type({2, 8, 5, 7});
         m.graph.nodes.clear();
@@ -176,13 +177,13 @@ TEST(ChannelsLast, LaysGradientsBackWhereTheirLayoutIsKnown) {
         m.Output(to_weight);
         m.Run(device);
         const bool on_gpu = device == v1::CUDA;
-        const bool lays_image = on_gpu ? groups == 1 : groups != 4 && image_channels_last;
-        const bool lays_weight = on_gpu && groups == 1;
-        EXPECT_EQ(m.ChannelsLast(to_image), lays_image) << groups << image_channels_last << on_gpu;
+        const bool chooses_image = on_gpu ? groups == 1 : groups != 4 && image_channels_last;
+        const bool copies_weight = on_gpu && groups == 1;
+        EXPECT_EQ(m.ChannelsLast(to_image), chooses_image) << groups << image_channels_last << on_gpu;
         EXPECT_FALSE(m.ChannelsLast(to_weight));
         const bool cloned = absl::StrContains(m.graph.ToString(), "aten.clone.default");
-        EXPECT_EQ(cloned, lays_weight) << m.graph.ToString();
-        EXPECT_EQ(m.ChannelsLast(m.graph.nodes[0].results[1]), lays_weight);
+        EXPECT_EQ(cloned, copies_weight) << m.graph.ToString();
+        EXPECT_EQ(m.ChannelsLast(m.graph.nodes[0].results[1]), copies_weight);
       }
     }
   }
@@ -236,7 +237,7 @@ TEST(ChannelMoments, TakeOnePassOverLargeChannelsLastImages) {
   EXPECT_FALSE(combined({2, 64, 8, 8}, true, v1::CUDA, 2 * 8 * 8));          // small
 }
 
-// Large weights of small images would take longer to be laid anew than the images.
+// Large weights of small images would take longer to be reordered than the images.
 TEST(ChannelsLast, WeighsWeightsAgainstImagesOnACpu) {
   for (const int64_t points : {7, 192}) {
     Images m;
@@ -359,7 +360,7 @@ TEST(Conv1x1ToGemm, AreOnednnsProductsOfMostImages) {
   EXPECT_TRUE(becomes_product(256, 64, 56, false));  // 103 million operations; too many for MKL
   EXPECT_FALSE(becomes_product(256, 64, 112, false));
   EXPECT_TRUE(becomes_product(256, 64, 112, true));
-  EXPECT_TRUE(becomes_product(2048, 512, 7, false));  // whose convolution would lie row-major
+  EXPECT_TRUE(becomes_product(2048, 512, 7, false));  // whose convolution would be row-major
   EXPECT_TRUE(becomes_product(2048, 512, 56, false));
   EXPECT_TRUE(becomes_product(2048, 512, 56, true));
 

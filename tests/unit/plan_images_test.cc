@@ -114,7 +114,7 @@ TEST(PlanImages, LieAsThePlanWasAskedFor) {
   }
 }
 
-TEST(PlanImages, AreNoQuestionWhereTheCompilerLaysNothing) {
+TEST(PlanImages, AreNoQuestionWhereTheCompilerChangesNone) {
   EXPECT_TRUE(PlanFor({}).has_images());
   EXPECT_FALSE(PlanFor({.kind = v1::FORWARD}).has_images());  // its backward's are not known
   EXPECT_FALSE(PlanFor({.mode = v1::MODE_DEFAULT}).has_images());
