@@ -26,8 +26,6 @@ OTHER = {
     "artifact/tunable_kernels.cc: kBytesHeldMax": "what the tuner may allocate",
     "codegen/cpu_failure.cc: 1 << 20": "a branch's weight",
     "codegen/reduce_emitter.cc: kMany": "a count of additions",
-    "codegen/skinny_shape.cc: kUnitsMax": "blocks of a launch",
-    "codegen/skinny_shape.h: kPartialSumsBytesMax": "static shared memory that PTX allows",
     "graph/dtype_range.cc: u << ": "integers that a float keeps",
     "ir/half.cc: (bits >> 16)": "a sign's bit",
     "ir/half.cc: (112u << 23)": "an exponent's bias",
@@ -42,6 +40,8 @@ OTHER = {
     "schedule/kernel_facts.cc: kExpandedNodesMax": "a limit of expressions",
     "schedule/prefetch.cc: kBytesAheadMax": "what a kernel may bring, far beyond what any rule chooses",
     "schedule/row_cache.cc: kCachedBytesMax": "of a thread's stack",
+    "schedule/skinny_schedule.cc: kUnitsMax": "blocks of a launch",
+    "schedule/skinny_schedule.h: kPartialSumsBytesMax": "static shared memory that PTX allows",
     "schedule/thread_walk.h: kLoopMax": "numbers that 32 bits keep",
     "schedule/thread_walk.h: kUsualRow": "a guess at a symbol",
 }

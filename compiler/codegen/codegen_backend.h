@@ -27,7 +27,7 @@ struct EmittedObject {
 // A gemm as a kernel of its own. Its parameters are the addresses of a, b, c and bias where there
 // are such, and d, each aligned to 16 bytes.
 struct EmittedProduct {
-  std::string name;  // of the schedule, for people
+  v1::SkinnySchedule schedule;
   std::string image;
   uint32_t units = 0;  // of the launch
 };

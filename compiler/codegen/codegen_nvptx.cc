@@ -13,6 +13,7 @@
 #include "compiler/image/gpu_image.h"
 #include "compiler/ir/print.h"
 #include "compiler/ir/verify_kernel.h"
+#include "compiler/schedule/skinny_schedule.h"
 #include "compiler/schedule/thread_schedule.h"
 #include "compiler/support/status_macros.h"
 #include "llvm/ADT/SmallString.h"
@@ -129,17 +130,17 @@ class NvptxBackend : public CodegenBackend {
 
   absl::StatusOr<std::vector<EmittedProduct>> EmitProduct(const v1::MatrixProduct& product,
                                                           size_t wanted) override {
-    KILN_ASSIGN_OR_RETURN(const std::vector<SkinnySchedule> schedules,
+    KILN_ASSIGN_OR_RETURN(const std::vector<v1::SkinnySchedule> schedules,
                           SkinnySchedules(product, target_.machine, architecture_, wanted));
     std::vector<EmittedProduct> emitted;
-    for (const SkinnySchedule& schedule : schedules) {
+    for (const v1::SkinnySchedule& schedule : schedules) {
       llvm::LLVMContext context;
       llvm::Module module("product", context);
       module.setTargetTriple(machine_->getTargetTriple());
       module.setDataLayout(machine_->createDataLayout());
       KILN_ASSIGN_OR_RETURN(SkinnyLaunch launch, EmitSkinnyGemm(product, schedule, &module));
       KILN_RETURN_IF_ERROR(Translate(&module, &launch.image));
-      emitted.push_back({SkinnyName(schedule), SerializeGpuImage(launch.image), launch.units});
+      emitted.push_back({schedule, SerializeGpuImage(launch.image), launch.units});
     }
     return emitted;
   }

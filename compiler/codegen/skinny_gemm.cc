@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/math.h"
-#include "compiler/codegen/skinny_shape.h"
+#include "compiler/schedule/skinny_schedule.h"
 #include "compiler/support/status_macros.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
@@ -405,7 +405,7 @@ class SkinnyEmitter {
         for (uint32_t rows = 0; rows < shape_.row_groups(); ++rows) {
           for (uint32_t half = 0; half < 2; ++half) {
             Store(slots, PlaceOf(row, rows, ColumnOf(tile, half)),
-                sums_[4 * (tile * shape_.row_groups() + rows) + 2 * half + odd]);
+                  sums_[4 * (tile * shape_.row_groups() + rows) + 2 * half + odd]);
           }
         }
       }
@@ -421,8 +421,8 @@ class SkinnyEmitter {
           if (row % 8 / owned != rank) continue;
           for (uint32_t column = 0; column < 2 * shape_.tiles; ++column) {
             Store(slots,
-                PlaceOf(I32(row % 8), static_cast<uint32_t>(row / 8), ColumnOf(column / 2, column % 2)),
-                sums_[column * shape_.rows + row]);
+                  PlaceOf(I32(row % 8), static_cast<uint32_t>(row / 8), ColumnOf(column / 2, column % 2)),
+                  sums_[column * shape_.rows + row]);
           }
         }
       }
@@ -518,8 +518,8 @@ class SkinnyEmitter {
 
 }  // namespace
 
-absl::StatusOr<SkinnyLaunch> EmitSkinnyGemm(const v1::MatrixProduct& product, const SkinnySchedule& schedule,
-                                            llvm::Module* module) {
+absl::StatusOr<SkinnyLaunch> EmitSkinnyGemm(const v1::MatrixProduct& product,
+                                            const v1::SkinnySchedule& schedule, llvm::Module* module) {
   KILN_ASSIGN_OR_RETURN(const SkinnyShape shape, SkinnyShape::Of(product, schedule));
   SkinnyEmitter(shape, module).Emit();
   SkinnyLaunch launch;

@@ -143,4 +143,11 @@ std::string ScheduleText(const v1::VectorSchedule& schedule) {
   return absl::StrJoin(parts, "; ");
 }
 
+std::string ScheduleText(const v1::SkinnySchedule& schedule) {
+  std::string text = absl::StrCat(16 * schedule.tiles(), " columns, ", schedule.warps(), " warps, ",
+                                  schedule.blocks(), schedule.blocks() == 1 ? " block" : " blocks");
+  if (schedule.steps() > 1) absl::StrAppend(&text, ", ", schedule.steps(), " steps in flight");
+  return text;
+}
+
 }  // namespace kiln

@@ -1,5 +1,6 @@
 // Schedules for people: parts that a semicolon separates, where ops and buffers are %3 and b3. Of a GPU's
-// threads the first has the numbers: "256 threads, 4 vectors a group, 2 lanes". Threads: pure functions.
+// threads the first has the numbers: "256 threads, 4 vectors a group, 2 lanes". Of a gemm of few rows: "16
+// columns, 8 warps, 2 blocks, 3 steps in flight". Threads: pure functions.
 #pragma once
 
 #include <string>
@@ -10,5 +11,6 @@ namespace kiln {
 
 std::string ScheduleText(const v1::ThreadSchedule& schedule);
 std::string ScheduleText(const v1::VectorSchedule& schedule);
+std::string ScheduleText(const v1::SkinnySchedule& schedule);
 
 }  // namespace kiln

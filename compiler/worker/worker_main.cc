@@ -82,7 +82,7 @@ class Worker {
       v1::NativeKernel* native = reply->add_natives();
       native->set_image(std::move(product.image));
       native->set_units(product.units);
-      native->set_name(std::move(product.name));
+      *native->mutable_schedule() = std::move(product.schedule);
     }
     return frame;
   }

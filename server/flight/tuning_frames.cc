@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "compiler/graph/schedule_text.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "kiln/v1/kernel.pb.h"
@@ -46,7 +47,11 @@ std::vector<v1::NativeKernel> NativesOf(const WorkerResult& result) {
     return {};
   }
   const auto& emitted = result.reply.emit_reply().natives();
-  return {emitted.begin(), emitted.end()};
+  std::vector<v1::NativeKernel> natives(emitted.begin(), emitted.end());
+  for (v1::NativeKernel& native : natives) {
+    if (native.has_schedule()) native.set_name(ScheduleText(native.schedule()));
+  }
+  return natives;
 }
 
 }  // namespace kiln

@@ -22,6 +22,7 @@
 #include "compiler/artifact/plan.h"
 #include "compiler/codegen/codegen_backend.h"
 #include "compiler/graph/canonical.h"
+#include "compiler/graph/schedule_text.h"
 #include "compiler/image/gpu_image.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
@@ -145,7 +146,7 @@ class Emitter {
     std::string all;
     for (const EmittedProduct& one : *emitted) {
       KILN_ASSIGN_OR_RETURN(const std::string of_image, DigestOfImage(one.image, true));
-      absl::StrAppend(&all, one.name, " ", one.units, " ", of_image, "\n");
+      absl::StrAppend(&all, ScheduleText(one.schedule), " ", one.units, " ", of_image, "\n");
     }
     return digest = ShortDigest(all);
   }

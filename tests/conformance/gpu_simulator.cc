@@ -521,13 +521,13 @@ absl::StatusOr<std::unique_ptr<SimulatedKernel>> SimulatedKernel::Create(const v
 }
 
 absl::StatusOr<std::unique_ptr<SimulatedKernel>> SimulatedKernel::Create(const v1::MatrixProduct& product,
-                                                                         const SkinnySchedule& schedule) {
+                                                                         const v1::SkinnySchedule& schedule) {
   std::unique_ptr<SimulatedKernel> result(new SimulatedKernel);
   KILN_ASSIGN_OR_RETURN(const SkinnyLaunch launch,
                         EmitSkinnyGemm(product, schedule, result->code_->module.get()));
   result->code_->launch = launch.image;
   result->code_->units = launch.units;
-  result->code_->cluster = schedule.blocks;
+  result->code_->cluster = schedule.blocks();
   KILN_RETURN_IF_ERROR(result->Translate());
   return result;
 }

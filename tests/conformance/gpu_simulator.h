@@ -35,7 +35,7 @@ class SimulatedKernel {
                                                                  bool barriers = true);
   // Run it with as many units as its launch has, and no fewer blocks.
   static absl::StatusOr<std::unique_ptr<SimulatedKernel>> Create(const v1::MatrixProduct& product,
-                                                                 const SkinnySchedule& schedule);
+                                                                 const v1::SkinnySchedule& schedule);
   ~SimulatedKernel();
 
   int64_t units() const;  // of a product

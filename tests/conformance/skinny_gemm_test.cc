@@ -13,8 +13,10 @@
 #include "client/runtime/cuda_kernel.h"
 #include "compiler/codegen/codegen_backend.h"
 #include "compiler/codegen/ptx_assembler.h"
+#include "compiler/graph/schedule_text.h"
 #include "compiler/image/gpu_image.h"
 #include "compiler/ir/half.h"
+#include "compiler/schedule/skinny_schedule.h"
 #include "compiler/support/kernel_abi.h"
 #include "tests/conformance/gpu_device.h"
 #include "tests/conformance/gpu_simulator.h"
@@ -168,18 +170,19 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-std::vector<SkinnySchedule> Schedules(const Case& c, uint32_t architecture, std::mt19937_64& random) {
+std::vector<v1::SkinnySchedule> Schedules(const Case& c, uint32_t architecture, std::mt19937_64& random) {
   const v1::MatrixProduct product = ProductOf(c);
-  absl::StatusOr<std::vector<SkinnySchedule>> all = SkinnySchedules(product, {}, architecture, SIZE_MAX);
+  absl::StatusOr<std::vector<v1::SkinnySchedule>> all = SkinnySchedules(product, {}, architecture, SIZE_MAX);
   EXPECT_TRUE(all.ok()) << all.status();
   if (!all.ok()) return {};
   std::shuffle(all->begin(), all->end(), random);
   if (all->size() > 2) all->resize(architecture >= 90 ? 2 : 1);
   if (architecture < 90) return *std::move(all);
   // Several rounds, whose last one is not full.
-  SkinnySchedule rounds = all->front();
-  rounds.blocks = rounds.warps = 1;
-  rounds.steps = 2;
+  v1::SkinnySchedule rounds = all->front();
+  rounds.set_blocks(1);
+  rounds.set_warps(1);
+  rounds.set_steps(2);
   all->push_back(rounds);
   return *std::move(all);
 }
@@ -196,9 +199,9 @@ TEST(SkinnyGemm, AgreesOnTheSimulator) {
   for (const Case& c : Cases()) {
     SCOPED_TRACE(Describe(c));
     for (const uint32_t architecture : {80u, 90u}) {
-      for (const SkinnySchedule& schedule : Schedules(c, architecture, random)) {
-        SCOPED_TRACE(absl::StrCat(SkinnyName(schedule), ", ", schedule.steps, " steps"));
-        ASSERT_TRUE(architecture >= 90 || schedule.blocks == 1);
+      for (const v1::SkinnySchedule& schedule : Schedules(c, architecture, random)) {
+        SCOPED_TRACE(ScheduleText(schedule));
+        ASSERT_TRUE(architecture >= 90 || schedule.blocks() == 1);
         auto kernel = testing::SimulatedKernel::Create(ProductOf(c), schedule);
         ASSERT_TRUE(kernel.ok()) << kernel.status();
         Operands operands(c, FromHeap, random);
@@ -239,7 +242,7 @@ TEST(SkinnyGemm, AgreesOnAGpuAndGivesTheSameBitsAgain) {
     const auto emitted = (*backend)->EmitProduct(ProductOf(c), 3);
     ASSERT_TRUE(emitted.ok()) << emitted.status();
     for (const EmittedProduct& product : *emitted) {
-      SCOPED_TRACE(product.name);
+      SCOPED_TRACE(ScheduleText(product.schedule));
       auto kernel = runtime::NewCudaKernel(product.image);
       ASSERT_TRUE(kernel.ok()) << kernel.status();
       Operands operands(c, allocate, random);
@@ -293,6 +296,28 @@ TEST(SkinnyGemm, RefusesWhatItDoesNotDo) {
   };
   for (size_t i = 0; i < changes.size(); ++i) {
     EXPECT_EQ(refusal(changes[i].second).substr(0, changes[i].first.size()), changes[i].first) << i;
+  }
+}
+
+TEST(SkinnyGemm, RefusesASchedule) {
+  const v1::MatrixProduct product = ProductOf({v1::F32, 12, 64, 64});
+  const auto schedule = [](uint32_t tiles, uint32_t warps, uint32_t blocks, uint32_t steps) {
+    v1::SkinnySchedule schedule;
+    schedule.set_tiles(tiles);
+    schedule.set_warps(warps);
+    schedule.set_blocks(blocks);
+    schedule.set_steps(steps);
+    return schedule;
+  };
+  const v1::SkinnySchedule good = schedule(2, 4, 2, 3);
+  EXPECT_TRUE(SkinnyShape::Of(product, good).ok());
+  EXPECT_EQ(ScheduleText(good), "32 columns, 4 warps, 2 blocks, 3 steps in flight");
+  EXPECT_EQ(ScheduleText(schedule(1, 4, 1, 1)), "16 columns, 4 warps, 1 block");
+  for (const v1::SkinnySchedule& bad :
+       {schedule(3, 4, 2, 3), schedule(2, 0, 2, 3), schedule(2, 17, 2, 3), schedule(2, 4, 3, 3),
+        schedule(2, 4, 16, 3), schedule(2, 4, 2, 0), schedule(2, 4, 2, 9), v1::SkinnySchedule()}) {
+    const absl::Status status = SkinnyShape::Of(product, bad).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << ScheduleText(bad) << ": " << status;
   }
 }
 

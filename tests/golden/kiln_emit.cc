@@ -43,7 +43,8 @@ int EmitProduct(const kiln::v1::Target& target, const std::string& text, size_t 
     std::cout << image.status() << "\n";
     return 1;
   }
-  std::cout << "// " << emitted.name << ", " << emitted.units << " units\n" << image->ptx;
+  std::cout << "// " << kiln::ScheduleText(emitted.schedule) << ", " << emitted.units << " units\n"
+            << image->ptx;
   return 0;
 }
 

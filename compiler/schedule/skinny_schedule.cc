@@ -1,4 +1,4 @@
-#include "compiler/codegen/skinny_shape.h"
+#include "compiler/schedule/skinny_schedule.h"
 
 #include <algorithm>
 #include <limits>
@@ -105,16 +105,18 @@ absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::MatrixProduct& product) {
 }
 
 absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::MatrixProduct& product,
-                                            const SkinnySchedule& schedule) {
+                                            const v1::SkinnySchedule& schedule) {
   KILN_ASSIGN_OR_RETURN(SkinnyShape shape, Of(product));
-  if (!IsOneOf(schedule.tiles, {1, 2, 4}) || !IsOneOf(schedule.blocks, {1, 2, 4, 8}) || schedule.warps < 1 ||
-      schedule.warps > 16 || schedule.steps < 1 || schedule.steps > kStepsMax) {
-    return absl::InvalidArgumentError("a schedule that is none");
+  shape.tiles = schedule.tiles();
+  shape.warps = schedule.warps();
+  shape.blocks = schedule.blocks();
+  shape.steps = schedule.steps();
+  if (!IsOneOf(shape.tiles, {1, 2, 4}) || !IsOneOf(shape.blocks, {1, 2, 4, 8}) || shape.warps < 1 ||
+      shape.warps > 16 || shape.steps < 1 || shape.steps > kStepsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("a schedule of ", shape.tiles, " tiles, ", shape.warps,
+                                                   " warps, ", shape.blocks, " blocks and ", shape.steps,
+                                                   " steps"));
   }
-  shape.tiles = schedule.tiles;
-  shape.warps = schedule.warps;
-  shape.blocks = schedule.blocks;
-  shape.steps = schedule.steps;
   const int64_t needed = (shape.steps_all() + shape.slots() - 1) / shape.slots();
   shape.steps_of_warp = static_cast<uint32_t>((needed + shape.steps - 1) / shape.steps) * shape.steps;
   if (shape.along_n && shape.columns_all % (2 * shape.tiles) != 0)
@@ -125,26 +127,25 @@ absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::MatrixProduct& product,
   return shape;
 }
 
-std::string SkinnyName(const SkinnySchedule& schedule) {
-  return absl::StrCat(16 * schedule.tiles, " columns, ", schedule.warps, " warps, ", schedule.blocks,
-                      schedule.blocks == 1 ? " block" : " blocks");
-}
-
-absl::StatusOr<std::vector<SkinnySchedule>> SkinnySchedules(const v1::MatrixProduct& product,
-                                                            const Machine& machine, uint32_t architecture,
-                                                            size_t wanted) {
+absl::StatusOr<std::vector<v1::SkinnySchedule>> SkinnySchedules(const v1::MatrixProduct& product,
+                                                                const Machine& machine, uint32_t architecture,
+                                                                size_t wanted) {
   KILN_RETURN_IF_ERROR(SkinnyShape::Of(product).status());
-  std::vector<std::pair<double, SkinnySchedule>> found;
+  std::vector<std::pair<double, v1::SkinnySchedule>> found;
   for (const uint32_t tiles : {1u, 2u, 4u}) {
     for (const uint32_t blocks : {1u, 2u, 4u, 8u}) {
       for (const uint32_t warps : {4u, 8u, 16u}) {
         if (blocks > 1 && architecture < kClustersFrom) continue;
-        SkinnySchedule schedule = {tiles, warps, blocks, 1};
+        v1::SkinnySchedule schedule;
+        schedule.set_tiles(tiles);
+        schedule.set_warps(warps);
+        schedule.set_blocks(blocks);
+        schedule.set_steps(1);
         absl::StatusOr<SkinnyShape> shape = SkinnyShape::Of(product, schedule);
         if (!shape.ok() || shape->sums_of_lane() > 64) continue;
         if (blocks * warps > 4 && shape->steps_all() < int64_t{blocks} * warps) continue;  // idle warps
         if (warps > 8 && shape->sums_of_lane() + shape->words_of_step() > 80) continue;
-        schedule.steps = StepsFor(*shape);
+        schedule.set_steps(StepsFor(*shape));
         found.emplace_back(Nanoseconds(machine, *shape), schedule);
       }
     }
@@ -152,7 +153,7 @@ absl::StatusOr<std::vector<SkinnySchedule>> SkinnySchedules(const v1::MatrixProd
   if (found.empty()) return Unsupported("whose sums are too short");
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& x, const auto& y) { return x.first < y.first; });
-  std::vector<SkinnySchedule> schedules;
+  std::vector<v1::SkinnySchedule> schedules;
   for (const auto& [time, schedule] : found) {
     if (schedules.size() < wanted) schedules.push_back(schedule);
   }

@@ -1,13 +1,17 @@
-// A gemm of few rows with a schedule, as numbers that the code is made of: which gemms the kernel does,
-// and what follows from both. See skinny_gemm.h.
+// A gemm of few rows on a GPU (compiler/codegen/skinny_gemm.h) and its schedule: which gemms the kernel does,
+// which schedules are worth measuring, and the numbers that the code is made of.
 //
-// Threads: values. Errors as there.
+// Threads: values and pure functions. Errors: UNIMPLEMENTED for a gemm that the kernel does not do,
+// INVALID_ARGUMENT for a schedule that does not fit the gemm.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
-#include "compiler/codegen/skinny_gemm.h"
+#include "compiler/target/machine.h"
+#include "kiln/v1/kernel.pb.h"
 #include "kiln/v1/tuning.pb.h"
 
 namespace kiln {
@@ -19,7 +23,7 @@ struct SkinnyShape {
 
   // Without a schedule: of the gemm alone.
   static absl::StatusOr<SkinnyShape> Of(const v1::MatrixProduct& product);
-  static absl::StatusOr<SkinnyShape> Of(const v1::MatrixProduct& product, const SkinnySchedule& schedule);
+  static absl::StatusOr<SkinnyShape> Of(const v1::MatrixProduct& product, const v1::SkinnySchedule& schedule);
 
   // Of the gemm; strides in elements.
   v1::DType dtype = v1::F32;
@@ -58,5 +62,11 @@ struct SkinnyShape {
     return 4 * (2 * tiles + (tensor_cores ? row_groups() : static_cast<uint32_t>(rows)));
   }
 };
+
+// Those worth measuring on a machine of `architecture` (90: sm_90), the most promising first, at most
+// `wanted`.
+absl::StatusOr<std::vector<v1::SkinnySchedule>> SkinnySchedules(const v1::MatrixProduct& product,
+                                                                const Machine& machine, uint32_t architecture,
+                                                                size_t wanted);
 
 }  // namespace kiln
