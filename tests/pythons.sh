@@ -26,7 +26,7 @@ for python in "$@"; do
   # Not beside the checkout's own Python files: the bundle alone is what is asked.
   (cd "$work" && "$python" -m pytest -q -p no:cacheprovider --rootdir "$root/tests/integration" \
     --junitxml "${REPORTS:-$work}/$name.xml" \
-    "$root"/tests/integration/test_{functions,package,graph_results,models,dynamic_shapes,processes}.py) \
+    "$root"/tests/integration/test_{functions,aliasing,custom_operators,edge_values,refused_values,package,graph_results,models,dynamic_shapes,processes}.py) \
     || failed=$((failed + 1))
 done
 [ $failed = 0 ] || { echo "pythons: $failed of $# failed" >&2; exit 1; }

@@ -86,6 +86,12 @@ std::vector<X> Values(const BufferBytes& bytes) {
   return values;
 }
 
+inline size_t LoopCount(const LoopGraph& graph) {
+  size_t count = 0;
+  for (const LoopGraphNode& node : graph.nodes) count += node.kind == LoopGraphNode::Kind::kLoops;
+  return count;
+}
+
 inline LoopGraph Lower(const GraphMaker& maker, LowerOptions options = {}) {
   absl::StatusOr<LoopGraph> lowered = LowerGraph(maker.graph, options);
   EXPECT_TRUE(lowered.ok()) << lowered.status();

@@ -1,0 +1,127 @@
+"""Memory that a graph shares with its caller: inputs that are written, outputs that are views, layouts."""
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import kiln
+from agreement import check_function
+from kiln import options
+from kiln.backend import compile_graph, kiln as kiln_backend
+from kiln.graph import INFERENCE
+
+pytestmark = pytest.mark.usefixtures("no_fallback")
+
+
+def test_in_place():
+    def f(x, y):
+        x.add_(1).mul_(y)
+        y[2:].zero_()
+        return x.sum()
+
+    check_function(f, torch.randn(6), torch.randn(6))
+
+
+def test_rows_written_where_they_are_read():
+    # The probabilities take the place of the scores; walks of neighbouring rows share a loop.
+    check_function(lambda q, k: torch.softmax(q @ k, -1), torch.randn(8, 512, 64), torch.randn(8, 64, 2048))
+
+
+def test_module_buffers_change():
+    class Counter(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, x):
+            self.steps += 1
+            return x * self.steps
+
+    module = Counter()
+    compiled = torch.compile(module, backend="kiln")
+    for step in range(1, 4):
+        torch.testing.assert_close(compiled(torch.ones(3)), torch.full((3,), float(step)))
+    assert module.steps == 3
+
+
+def test_outputs_alias_inputs():
+    def f(x):
+        return x.view(-1), x[0], x.t(), x
+
+    x = torch.randn(3, 4)
+    flat, row, turned, same = torch.compile(f, backend="kiln")(x)
+    assert same is x
+    x.fill_(5)
+    assert flat.eq(5).all() and row.eq(5).all() and turned.eq(5).all()
+
+
+def test_a_view_of_an_input_that_leaves_in_training():
+    x = torch.zeros(4, 3, requires_grad=True)
+    view, _ = torch.compile(lambda x: (x.split(1, 1)[0].unsqueeze(2), x.sum()), backend="kiln")(x)
+    with torch.no_grad():
+        x.fill_(5)
+    assert view.stride() == x.split(1, 1)[0].unsqueeze(2).stride() and (view.detach() == 5).all()
+
+
+def test_views_of_inputs_and_layouts():
+    base = torch.randn(6, 8)
+    check_function(lambda x: torch.relu(x) * 2, base.t())
+    check_function(lambda x: torch.relu(x) * 2, base[1:5:2, ::3])
+    check_function(lambda x: x + 1, torch.randn(3, 1).expand(3, 5).contiguous().t())
+    check_function(lambda x: (x.softmax(-1), x.sum(0)), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last))
+
+
+def test_double_call_frees_inputs():
+    f = torch.compile(lambda x: (x * 2).relu().sum(), backend="kiln")
+    for _ in range(3):
+        f(torch.randn(1000))
+    assert kiln.stats()["calls"] >= 3
+
+
+def test_in_place_on_another_layout_than_compiled_for():
+    """What AOTAutograd makes of it, called without Dynamo, whose guards would compile anew."""
+    def update(x):
+        x.mul_(2)
+        return x + 1, x, x[1]
+
+    compiled = kiln_backend(torch.fx.symbolic_trace(update), [torch.randn(5, 4)])
+    x = torch.randn(4, 5)
+    doubled, before = x * 2, kiln.stats()["stride_copies"]
+    result, same, row = compiled(x.t())
+    assert kiln.stats()["stride_copies"] == before + 2
+    torch.testing.assert_close(x, doubled)
+    torch.testing.assert_close(result, doubled.t() + 1)
+    row.fill_(3)
+    assert x[:, 1].eq(3).all()
+    same.fill_(4)
+    assert x.eq(4).all()
+
+
+def test_graph_that_writes_called_with_another_layout():
+    """The graph itself, with neither Dynamo nor AOTAutograd around it."""
+    graph = make_fx(lambda x: (x.copy_(x * 2), x + 1, x[1]), tracing_mode="fake")(torch.randn(5, 4))
+    compiled = compile_graph(graph, (), INFERENCE, options.parse())
+    x = torch.randn(4, 5)
+    doubled = x * 2
+    same, result, row = compiled([x.t()])
+    torch.testing.assert_close(x, doubled)
+    assert same.data_ptr() == x.data_ptr() and same.stride() == x.t().stride()
+    torch.testing.assert_close(result, doubled.t() + 1)
+    torch.testing.assert_close(row, doubled.t()[1])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_views_by_a_flag_of_expanded_tensors(seed):
+    """What is conjugate or negative by a flag is copied, an element that lies there for several once."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [int(size) for size in torch.randint(1, 4, (3,), generator=generator)]
+    kept = [size if torch.rand((), generator=generator) < 0.5 else 1 for size in sizes]
+    x = torch.randn(kept, dtype=torch.complex64, generator=generator)
+
+    def function(x):
+        y = x.expand(sizes).conj()
+        return y, y.imag, y.clone() * 2, torch.fft.fft(y)
+
+    compiled = torch.compile(function, backend="kiln")
+    torch.testing.assert_close(compiled(x), function(x))
+    torch.testing.assert_close(compiled(x.conj()), function(x.conj()))
+    torch.testing.assert_close(compiled(x.new_ones(1).expand(kept)), function(x.new_ones(1).expand(kept)))
