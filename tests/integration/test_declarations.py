@@ -293,6 +293,15 @@ def test_how_many_differ_is_not_known_where_torch_does_not_declare_it():
         declarations._unique(declarations._nothing, torch.zeros(3))
 
 
+@pytest.mark.parametrize("deviation", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_normal_numbers_of_two_dtypes(deviation):
+    for mean in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        operands = torch.zeros(3).to(mean), torch.ones(3).to(deviation)
+        assert _wrong(torch.normal, *operands) == []
+        torch._dynamo.reset()
+        assert torch.compile(torch.normal, backend="kiln")(*operands).dtype == mean
+
+
 def test_powers_of_two_times_another_dtype():
     draw = random.Random(5)
     dtypes = torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8

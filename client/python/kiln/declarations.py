@@ -219,6 +219,11 @@ def _scattered(given: Given, source: torch.Tensor, *others: Any, **options: Any)
     return result.clone() if expanded else result
 
 
+def _normal(given: Given, mean: torch.Tensor, *others: Any, **options: Any) -> Any:
+    """Of the mean's dtype, whatever the deviation's."""
+    return given(mean, *others, **options).to(mean.dtype)
+
+
 def _nansum(given: Given, source: torch.Tensor, dim: Sequence[int] | None = None, *others: Any, **options: Any) -> Any:
     """Over no dimension is over all, as of the other sums."""
     return given(source, dim or None, *others, **options)
@@ -290,6 +295,7 @@ _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     **dict.fromkeys((aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default),
                     _scattered),
     aten.nansum.default: _nansum,
+    aten.normal.Tensor_Tensor: _normal,
     aten.addr.default: _addr,
     aten.ldexp.Tensor: _ldexp,
     aten.huber_loss.default: _loss,
