@@ -269,7 +269,7 @@ bool Hardshrink(DecomposeContext& m) {
 
 bool ShrinkBackward(DecomposeContext& m) {
   Value g = In(m, m.Has("grad_out") ? "grad_out" : "grad_output"), x = In(m, "self");
-  return m.Return(Where(Within(x, m.Float("lambd")), 0.0, g));
+  return m.Return(Where(Within(x, RoundedNumber(m.Float("lambd"), m.Type().dtype)), 0.0, g));
 }
 
 constexpr DecompositionRow kRows[] = {

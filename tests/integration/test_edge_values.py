@@ -1,4 +1,5 @@
 """Dtypes, and values at their edges: nothing, zero, infinity, what rounds to a bound."""
+import math
 import random
 
 import pytest
@@ -143,3 +144,29 @@ def test_gradients_of_what_is_no_number(name, dtype):
     mine, own = (torch.autograd.grad(call(x), x, torch.full_like(x, 1.5))[0]
                  for call in (torch.compile(function, backend="kiln"), function))
     torch.testing.assert_close(mine, own, equal_nan=True)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_labels_end_before_the_first_that_is_none(reduction, dynamic):
+    generator = torch.Generator().manual_seed(3)
+    target = torch.stack([torch.randperm(6, generator=generator) for _ in range(8)])
+    for row, end in enumerate((0, 1, 2, 3, 4, 5, 5, 6)):
+        target[row, end:end + 1] = -1
+    check_function(lambda x, y: F.multilabel_margin_loss(x, y, reduction=reduction),
+                   torch.randn(8, 6, generator=generator, requires_grad=True), target, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("function", [F.softshrink, F.hardshrink])
+def test_what_lies_next_to_the_bound_of_a_shrink(function, dtype, dynamic):
+    bounds = torch.tensor([0.1, 0.3, 0.45, 0.7]).to(dtype)
+    numbers = torch.cat([bounds, -bounds, torch.randn(9).to(dtype), torch.tensor([0.0, math.inf, math.nan]).to(dtype)])
+    for bound in (0.1, 0.3, 0.45, 0.7):
+        results = []
+        for run in (torch.compile(function, backend="kiln", dynamic=dynamic), function):
+            x = numbers.clone().requires_grad_()
+            y = run(x, bound)
+            results.append((y.detach(), *torch.autograd.grad(y.sum(), x)))
+        torch.testing.assert_close(*results, rtol=0, atol=0, equal_nan=True)

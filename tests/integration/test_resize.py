@@ -1,4 +1,4 @@
-"""Bilinear resizing samples where eager does: sizes, scales, dtypes and gradients drawn at random.
+"""Linear resizing samples where eager does: dimensions, sizes, scales, dtypes and gradients drawn at random.
 
 On the CPU eager copies along a dimension whose size stays, whatever scale the caller gave; its ratio of sizes is a
 number of the tensor's dtype, rounded before it is used.
@@ -14,14 +14,17 @@ pytestmark = pytest.mark.usefixtures("no_fallback")
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-13, torch.bfloat16: 3e-2}
 
 
-def drawn(seed):
+MODES = {1: "linear", 2: "bilinear", 3: "trilinear"}
+
+
+def drawn(seed, dims):
     rng = random.Random(seed)
-    shape = [rng.randint(1, 2), rng.randint(1, 3), rng.randint(1, 9), rng.randint(1, 9)]
-    options = {"mode": "bilinear", "align_corners": rng.random() < 0.3}
+    shape = [rng.randint(1, 2), rng.randint(1, 3), *(rng.randint(1, 9) for _ in range(dims))]
+    options = {"mode": MODES[dims], "align_corners": rng.random() < 0.3}
     if rng.random() < 0.6:
-        options["scale_factor"] = [rng.choice([2.0, 1.5, 0.5, 2.3, 0.7, 3.0, 1.1, 1.05]) for _ in range(2)]
+        options["scale_factor"] = [rng.choice([2.0, 1.5, 0.5, 2.3, 0.7, 3.0, 1.1, 1.05]) for _ in range(dims)]
     else:
-        options["size"] = [rng.randint(1, 12) for _ in range(2)]
+        options["size"] = [rng.randint(1, 12) for _ in range(dims)]
     return shape, rng.choice([*TOLERANCE]), options, rng.random() < 0.4
 
 
@@ -32,10 +35,10 @@ def run(function, x):
     return y.detach(), torch.autograd.grad((y.double() * weights).sum(), x)[0]
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_bilinear(part):
+@pytest.mark.parametrize("part, dims", [(0, 2), (1, 2), (2, 2), (3, 2), (4, 1), (5, 3)])
+def test_linear(part, dims):
     for seed in range(part * 12, part * 12 + 12):
-        shape, dtype, options, dynamic = drawn(seed)
+        shape, dtype, options, dynamic = drawn(seed, dims)
         try:
             x = (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 3).to(dtype)
             expected = run(lambda x: F.interpolate(x, **options), x)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,8 +19,11 @@ from . import declarations, fallback, graph_cut, joint_graph, pinned_layouts
 
 aten = torch.ops.aten
 
+# What torch decomposes in Python before autograd sees it, table or no table: bilinear upsampling into a gradient of
+# sums at computed positions, the others into other numbers than their operators give.
 _KEPT_WHOLE = (aten.upsample_bilinear2d.default, aten.upsample_bilinear2d.vec,
-               aten.upsample_bilinear2d_backward.default)
+               aten.upsample_bilinear2d_backward.default, aten.softshrink.default, aten.softshrink_backward.default,
+               aten.multilabel_margin_loss_forward.default, aten.multilabel_margin_loss_backward.default)
 
 
 def table() -> dict[Any, Any]:
@@ -33,7 +36,7 @@ def digest() -> bytes:
     names += sorted(str(op) for op in recomputable())
     names += sorted(f"fusible {op}" for op in fusible())
     names += sorted(f"view {op}" for op in views())
-    names += [f"whole {op}" for op in _KEPT_WHOLE]
+    names += [f"whole {op}" for op in _KEPT_WHOLE] + ["copied where sizes stay"]
     names += [f"rewritten {op}" for op in joint_graph.names()]
     names += [f"pins {op}" for op in pinned_layouts.READERS]
     names += [f"declared {name}" for name in declarations.names()]
@@ -76,10 +79,11 @@ def views() -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def kept_whole() -> Iterator[None]:
-    """Bilinear upsampling stays one operator while a graph is traced.
+    """Those operators stay one each while a graph is traced, so that autograd records their backward operators; linear
+    upsampling in one and three dimensions is decomposed as its operators sample."""
+    from torch._decomp import decompositions
 
-    torch decomposes it in Python before autograd sees it, table or no table: its gradient would become sums into
-    computed positions. Undecomposed, autograd records its backward operator, which the compiler knows."""
+    linear = decompositions._upsample_linear
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
     saved = [dict(op.py_kernels) for op in _KEPT_WHOLE]
     for op in _KEPT_WHOLE:
@@ -89,10 +93,13 @@ def kept_whole() -> Iterator[None]:
     # torch's own C++ functions know no symbolic sizes.
     for key in keys:
         aten.upsample_bilinear2d.vec.py_kernels[key] = _upsample_with_sizes
-    aten.upsample_bilinear2d_backward.default.py_kernels[torch._C.DispatchKey.Meta] = _upsample_gradient_like
+    for op, gradient_like in _GRADIENTS.items():
+        op.py_kernels[torch._C.DispatchKey.Meta] = gradient_like
+    decompositions._upsample_linear = functools.partial(_copied_where_sizes_stay, linear)
     try:
         yield
     finally:
+        decompositions._upsample_linear = linear
         for op, kernels in zip(_KEPT_WHOLE, saved):
             op.py_kernels.clear()
             op.py_kernels.update(kernels)
@@ -108,10 +115,34 @@ def _upsample_with_sizes(input: torch.Tensor, output_size: Sequence[int] | None,
     return result
 
 
+def _copied_where_sizes_stay(linear: Callable[..., torch.Tensor], source: torch.Tensor, sizes: Sequence[int],
+                             align_corners: bool, scales: Sequence[float | None]) -> torch.Tensor:
+    """The CPU copies along a dimension whose size stays, whatever its scale; a GPU where all sizes do."""
+    stay = [before == after for before, after in zip(source.shape[2:], sizes)]
+    if source.device.type == "cpu" or all(stay):
+        scales = [None if same else scale for same, scale in zip(stay, scales)]
+    return linear(source, sizes, align_corners, scales)
+
+
 def _upsample_gradient_like(grad_output: torch.Tensor, output_size: Sequence[int], input_size: Sequence[int],
                             align_corners: bool, scales_h: float | None = None,
                             scales_w: float | None = None) -> torch.Tensor:
     return grad_output.new_empty(input_size).to(memory_format=torch._prims_common.suggest_memory_format(grad_output))
+
+
+def _softshrink_gradient_like(grad_output: torch.Tensor, source: torch.Tensor, lambd: float) -> torch.Tensor:
+    return grad_output * source
+
+
+def _margin_loss_gradient_like(grad_output: torch.Tensor, source: torch.Tensor, *others: Any) -> torch.Tensor:
+    return source.new_empty(source.shape)
+
+
+_GRADIENTS: dict[torch._ops.OpOverload, Callable[..., torch.Tensor]] = {
+    aten.upsample_bilinear2d_backward.default: _upsample_gradient_like,
+    aten.softshrink_backward.default: _softshrink_gradient_like,
+    aten.multilabel_margin_loss_backward.default: _margin_loss_gradient_like,
+}
 
 
 @contextlib.contextmanager
