@@ -29,17 +29,26 @@ bool Rand(DecomposeContext& m) {
   return m.Return(UniformResult(m));
 }
 
-bool BernoulliP(DecomposeContext& m) {
-  const Operand p = m.Scalar("p");
-  Value u = UniformDeclared(m);
-  if (p.is_tensor()) return m.Return(Cast(Lt(u, Cast(p.tensor, u.dtype())), m.Type().dtype));
-  return m.Return(Cast(Lt(u, p), m.Type().dtype));
+// On a GPU such an assertion ends all work on it (decompose_losses.cc).
+void AssertOnCpu(DecomposeContext& m, const Value& holds, absl::string_view message) {
+  if (m.Type().device == v1::CPU) m.b().Assert(holds, message);
 }
 
-bool BernoulliSelf(DecomposeContext& m) {
+// NaN is no probability.
+bool BernoulliOf(DecomposeContext& m, const Value& p) {
+  AssertOnCpu(m, LogicalAnd(Ge(p, 0), Le(p, 1)),
+              "Expected p_in >= 0 && p_in <= 1 to be true, but got false.");
   Value u = UniformDeclared(m);
-  return m.Return(Cast(Lt(u, Cast(m.Tensor("self"), u.dtype())), m.Type().dtype));
+  return m.Return(Cast(Lt(u, Cast(p, u.dtype())), m.Type().dtype));
 }
+
+bool BernoulliP(DecomposeContext& m) {
+  const Operand p = m.Scalar("p");
+  if (p.is_tensor()) return BernoulliOf(m, p.tensor);
+  return m.Return(Cast(Lt(UniformDeclared(m), p), m.Type().dtype));
+}
+
+bool BernoulliSelf(DecomposeContext& m) { return BernoulliOf(m, m.Tensor("self")); }
 
 // Box and Muller, of 1 - u so that the logarithm is finite.
 Value StandardNormal(DecomposeContext& m) {
@@ -53,6 +62,7 @@ bool Randn(DecomposeContext& m) { return m.Return(StandardNormal(m)); }
 bool Normal(DecomposeContext& m) {
   Operand mean = m.Scalar("mean", 0.0), std = m.Scalar("std", 1.0);
   const v1::DType compute = ComputeFloat(m.Type().dtype);
+  if (std.is_tensor()) AssertOnCpu(m, Ge(std.tensor, 0), "normal expects all elements of std >= 0.0");
   for (Operand* operand : {&mean, &std}) {
     if (operand->is_tensor()) *operand = Cast(operand->tensor, compute);
   }

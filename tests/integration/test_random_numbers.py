@@ -124,6 +124,34 @@ def test_bounds_that_eager_refuses(function):
         _compiled(function)(x)
 
 
+# Of numbers that only the run knows: some of them are refused.
+WANTS_NUMBERS = {"bernoulli": (torch.bernoulli, ([0.0, 0.5, 1.0], [0.5, 2.0, 0.1], [-0.25, 0.5], [0.5, math.nan])),
+                 "bernoulli_": (lambda p: torch.empty(p.shape).bernoulli_(p), ([0.0, 1.0], [0.5, 1.5], [math.nan])),
+                 "normal": (lambda std: torch.normal(torch.zeros(std.shape), std),
+                            ([0.0, 2.0], [1.0, -1.0], [math.nan, 1.0])),
+                 "normal of one mean": (lambda std: torch.normal(2.0, std), ([0.5], [-0.5], []))}
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", WANTS_NUMBERS)
+def test_probabilities_and_deviations_that_eager_refuses(name, dtype):
+    function, numbers = WANTS_NUMBERS[name]
+    compiled, refused = _compiled(function), []
+    for listed in numbers:
+        x = torch.tensor(listed, dtype=dtype)
+        try:
+            expected = function(x)
+        except RuntimeError:
+            refused.append(True)
+            with pytest.raises(RuntimeError):
+                compiled(x)
+        else:
+            refused.append(False)
+            assert compiled(x).shape == expected.shape
+    assert {True, False} <= set(refused)
+
+
 # ---- eager's own numbers
 
 DRAWS = [lambda x: F.dropout(x, 0.3), lambda x: F.dropout1d(x[None], 0.5)[0], lambda x: x.sigmoid().bernoulli(),
