@@ -84,7 +84,13 @@ bool NativeDropout(DecomposeContext& m) {
   if (train && p > 0 && p < 1) return false;  // core
   if (!x.ok()) return false;
   const bool drops_all = train && p >= 1;
-  m.Set(0, drops_all ? m.b().Full(x.sizes(), 0.0, x.dtype()) : x);
+  if (!drops_all) {
+    m.Set(0, x);
+  } else if (m.Type().device == v1::CPU) {
+    m.Set(0, x * 0.0);  // of infinities NaN, as eager's product
+  } else {
+    m.Set(0, m.b().Full(x.sizes(), 0.0, x.dtype()));
+  }
   if (m.Wanted(1)) m.Set(1, m.b().Full(x.sizes(), !drops_all, m.Type(1).dtype));
   return true;
 }

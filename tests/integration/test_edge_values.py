@@ -170,3 +170,10 @@ def test_what_lies_next_to_the_bound_of_a_shrink(function, dtype, dynamic):
             y = run(x, bound)
             results.append((y.detach(), *torch.autograd.grad(y.sum(), x)))
         torch.testing.assert_close(*results, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_dropout_of_all_multiplies_by_zero(dtype):
+    x = torch.tensor([1.0, -2.0, math.inf, -math.inf, math.nan, 0.0]).to(dtype)
+    compiled = torch.compile(lambda x: F.dropout(x, 1.0), backend="kiln")
+    torch.testing.assert_close(compiled(x), F.dropout(x, 1.0), rtol=0, atol=0, equal_nan=True)
