@@ -21,6 +21,7 @@ enum class Wants {
   kParameter,  // the other operand's, or F32 beside F16 and BF16
   kClass,      // I64 or U8
   kPosition,   // I64
+  kIndex,      // I64 or I32
   kNumber,     // not BOOL, or beside the other operand that is no BOOL
   kFraction,   // a float, or beside the other operand that is one
 };
@@ -45,6 +46,7 @@ constexpr Row kRows[] = {
     {"index_put _unsafe_masked_index_put_accumulate heaviside", "values", Wants::kSame, "self"},
     {"index_add index_copy put", "source", Wants::kSame, "self"},
     {"index_copy put index_fill.int_Scalar index_fill.int_Tensor", "index", Wants::kPosition},
+    {"index_select index_add", "index", Wants::kIndex},
     {"binary_cross_entropy", "target", Wants::kSame, "self"},
     {"binary_cross_entropy", "weight", Wants::kSame, "self"},
     {"nll_loss_forward nll_loss2d_forward", "target", Wants::kClass},
@@ -59,13 +61,16 @@ constexpr Row kRows[] = {
     {kNumeric, "self", Wants::kNumber},
     {"sub.Tensor rsub.Tensor ldexp.Tensor", "other", Wants::kNumber},
     {"pow.Tensor_Tensor", "self", Wants::kNumber, "exponent"},
+    {"logaddexp logaddexp2", "self", Wants::kNumber, "other"},
     {"clamp.Tensor", "self", Wants::kNumber, "min"},
     {"bucketize.Tensor", "self", Wants::kNumber, "boundaries"},
     {"addcmul", "self", Wants::kNumber, "tensor1"},
     {"addcdiv", "tensor1", Wants::kFraction, "tensor2"},
-    {"frac elu gelu glu silu mish hardsigmoid hardswish _prelu_kernel lerp.Scalar lerp.Tensor "
-     "soft_margin_loss",
+    {"frac elu celu gelu glu silu mish softplus hardshrink hardsigmoid hardswish _prelu_kernel lerp.Scalar "
+     "lerp.Tensor soft_margin_loss bernoulli",
      "self", Wants::kFraction},
+    {"bernoulli.Tensor", "p", Wants::kFraction},
+    {"smooth_l1_loss huber_loss", "self", Wants::kFraction, "target"},
     {"_softmax_backward_data _log_softmax_backward_data", "grad_output", Wants::kFraction},
 };
 
@@ -91,6 +96,7 @@ bool Holds(Wants wants, v1::DType dtype, v1::DType other) {
     case Wants::kParameter: return dtype == other || (dtype == v1::F32 && ir::IsHalf(other));
     case Wants::kClass: return dtype == v1::I64 || dtype == v1::U8;
     case Wants::kPosition: return dtype == v1::I64;
+    case Wants::kIndex: return dtype == v1::I64 || dtype == v1::I32;
     case Wants::kNumber: return dtype != v1::BOOL || other != v1::BOOL;
     case Wants::kFraction: return IsFloat(dtype) || IsFloat(other);
   }

@@ -30,6 +30,7 @@ struct Row {
   const char* target;  // without "aten." and ".default"
   const char* argument;
   Into into;
+  bool of_sum = false;  // what its other operand is multiplied by
 };
 
 constexpr Row kRows[] = {
@@ -81,13 +82,13 @@ constexpr Row kRows[] = {
     {"logit", "eps", Into::kResult},
     {"addmv", "alpha", Into::kResult},
     {"addmv", "beta", Into::kResult},
-    {"add.Tensor", "alpha", Into::kResult},
-    {"add.Scalar", "alpha", Into::kResult},
+    {"add.Tensor", "alpha", Into::kResult, /*of_sum=*/true},
+    {"add.Scalar", "alpha", Into::kResult, /*of_sum=*/true},
     {"index_add", "alpha", Into::kResult},
-    {"sub.Tensor", "alpha", Into::kResultNegated},
-    {"sub.Scalar", "alpha", Into::kResultNegated},
-    {"rsub.Tensor", "alpha", Into::kResultNegated},
-    {"rsub.Scalar", "alpha", Into::kResultNegated},
+    {"sub.Tensor", "alpha", Into::kResultNegated, /*of_sum=*/true},
+    {"sub.Scalar", "alpha", Into::kResultNegated, /*of_sum=*/true},
+    {"rsub.Tensor", "alpha", Into::kResultNegated, /*of_sum=*/true},
+    {"rsub.Scalar", "alpha", Into::kResultNegated, /*of_sum=*/true},
     {"linspace", "start", Into::kResult},
     {"linspace", "end", Into::kResult},
     {"pow.Tensor_Scalar", "exponent", Into::kExponent},
@@ -142,6 +143,12 @@ v1::DType DTypeOf(Into into, v1::DType result) {
     case Into::kExponent: return result == v1::F32 ? v1::F64 : result;
     default: return result;
   }
+}
+
+// Of integers and truth values a sum takes no fraction, of others no truth value.
+bool IsFactorOf(v1::DType result, const Argument& factor) {
+  if (std::holds_alternative<FloatArg>(factor)) return IsFloat(result) || IsComplex(result);
+  return !std::holds_alternative<BoolArg>(factor) || result == v1::BOOL;
 }
 
 // The integers that eager takes.
@@ -226,7 +233,10 @@ absl::Status CheckNumbers(Graph& graph) {
       const Argument* argument = node.Find(row->argument);
       absl::Status status;
       if (argument == nullptr) continue;
-      if (const auto* integer = std::get_if<IntArg>(argument)) {
+      if (row->of_sum && !IsFactorOf(result, *argument)) {
+        status = absl::InvalidArgumentError(
+            absl::StrCat(row->target, ": ", row->argument, " is no factor of ", DTypeName(result)));
+      } else if (const auto* integer = std::get_if<IntArg>(argument)) {
         status = CheckInteger(graph, *row, integer->value, result);
       } else if (const auto* real = std::get_if<FloatArg>(argument)) {
         if (!Converts(real->value, DTypeOf(row->into, result)))

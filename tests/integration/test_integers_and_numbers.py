@@ -320,7 +320,12 @@ WANTS_NUMBERS = {
     "reflect": lambda x: F.pad(x, (1, 1), "reflect"), "replicate": lambda x: F.pad(x, (1, 1), "replicate"),
     "softmax's gradient": lambda x: torch.ops.aten._softmax_backward_data(x, x, 1, x.dtype),
     "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
-    "soft_margin_loss": lambda x: F.soft_margin_loss(x, torch.ones(x.shape)),
+    "soft_margin_loss": lambda x: F.soft_margin_loss(x, torch.ones(x.shape)), "softplus": F.softplus,
+    "celu": lambda x: F.celu(x, 1.5), "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x),
+    "huber_loss": lambda x: F.huber_loss(x, x), "logaddexp": lambda x: torch.logaddexp(x, x),
+    "logaddexp2": lambda x: torch.logaddexp2(x, x), "bernoulli": lambda x: torch.bernoulli(x - x),
+    "add a share": lambda x: torch.add(x, x, alpha=0.5), "subtract a share": lambda x: torch.sub(x, x, alpha=0.5),
+    "a share of a number": lambda x: torch.add(x, 2, alpha=0.5), "rsub": lambda x: torch.rsub(x, x, alpha=1.0),
 }
 
 
@@ -358,6 +363,25 @@ class TestWhatEagerRefuses:
             x, y = torch.randn(rows, 6).to(first), torch.randn(rows, 6).to(second)
             _as_eager(WANTS_DTYPES[name], x, y, torch.randperm(rows).to(third))
 
+    @pytest.mark.parametrize("name", ["index_select", "index_add", "index_copy", "index_fill"])
+    def test_dtypes_of_positions(self, name):
+        function = {"index_select": lambda x, i: x.index_select(0, i), "index_add": lambda x, i: x.index_add(0, i, x),
+                    "index_copy": lambda x, i: x.index_copy(0, i, x),
+                    "index_fill": lambda x, i: x.index_fill(0, i, 2.0)}[name]
+        taken = [_as_eager(function, torch.randn(4, 3), torch.randperm(4).to(dtype))
+                 for dtype in (torch.int64, torch.int32, torch.int16, torch.int8)]
+        assert {True, False} <= set(taken)
+
+    @pytest.mark.parametrize("dynamic", [False, True])
+    def test_truth_values_as_factors(self, dynamic):
+        def add(x):
+            return torch.add(x, x, alpha=True)
+
+        for dtype in (torch.bool, torch.int32, torch.float32):
+            torch._dynamo.reset()
+            x = torch.ones(5).to(dtype)
+            expected, actual = _outcome(add, x), _outcome(_compiled(add, dynamic=dynamic), x)
+            assert type(actual) is type(expected) and str(actual) == str(expected)
 
     @pytest.mark.parametrize("name", WANTS_NUMBERS)
     def test_truth_values_and_whole_numbers(self, name):
