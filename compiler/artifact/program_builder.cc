@@ -328,11 +328,27 @@ class Builder {
     added->set_count(1);
   }
 
+  // A buffer's own tensor is one result's. What the caller sees as another value, a view that changes
+  // nothing, is a tensor of its own, whose sizes can be changed without the other's.
+  uint32_t BufferOfOutput(const LoopGraphOutput& output, absl::flat_hash_map<uint32_t, ValueId>& seen) {
+    const BufferView& view = output.view;
+    const uint32_t id = UseView(view);
+    if (!IsWhole(view) || output.seen_as == kNoValue) return id;
+    const auto [first, added] = seen.try_emplace(id, output.seen_as);
+    if (added || first->second == output.seen_as) return id;
+    const uint32_t other = AddBuffer(v1::ProgramBuffer::VIEW, view.dtype, graph_.buffers[view.buffer].device,
+                                     view.sizes, view.strides, view.offset);
+    program_.mutable_buffers(static_cast<int>(other))->set_base(id);
+    program_.add_steps()->mutable_view()->set_buffer(other);
+    return other;
+  }
+
   void WriteOutputs() {
+    absl::flat_hash_map<uint32_t, ValueId> seen;
     for (const LoopGraphOutput& output : graph_.outputs) {
       v1::ProgramOutput written;
       switch (output.kind) {
-        case LoopGraphOutput::Kind::kView: written.set_buffer(UseView(output.view)); break;
+        case LoopGraphOutput::Kind::kView: written.set_buffer(BufferOfOutput(output, seen)); break;
         case LoopGraphOutput::Kind::kSymInt:
           *written.mutable_sym_int() = exprs_.WriteInt(output.sym_int);
           break;

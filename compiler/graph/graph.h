@@ -82,6 +82,7 @@ struct GraphInput {
 struct GraphOutput {
   ValueId value = kNoValue;
   ValueId memory = kNoValue;  // of the graph as traced: outputs of one share memory, others have their own
+  ValueId traced = kNoValue;  // the value as traced: outputs of one are one tensor, others each their own
   std::optional<ExprId> sym_int;  // neither: None
   v1::OutputFact fact;
 };

@@ -152,6 +152,7 @@ struct LoopGraphOutput {
   Kind kind = Kind::kNone;
   BufferView view;
   ExprId sym_int = 0;
+  ValueId seen_as = kNoValue;  // by the caller: results that are seen as one value are one tensor
 };
 
 struct LoopGraph {

@@ -108,6 +108,8 @@ absl::Status BindOutputs(LoweringContext& context) {
     } else if (output.value != kNoValue && context.IsDefined(output.value)) {
       bound.kind = LoopGraphOutput::Kind::kView;
       bound.view = OutputView(context, output);
+      // Of other graphs autograd sets results apart, and counts who holds a gradient.
+      if (graph.kind == v1::INFERENCE) bound.seen_as = output.traced;
       // Passes keep memory apart that is apart as traced; what they did not, a copy does.
       const auto [held, first] = memory.try_emplace(out.StorageOf(bound.view.buffer), output.memory);
       if (output.memory != kNoValue && held->second != output.memory) {

@@ -71,7 +71,9 @@ std::vector<bool> SharedByOutputs(const Graph& graph) {
 void RelateOutputs(Graph& graph) {
   const std::vector<ValueId> owners = MemoryOwners(graph);
   for (GraphOutput& output : graph.outputs) {
-    if (output.value != kNoValue) output.memory = owners[output.value];
+    if (output.value == kNoValue) continue;
+    output.memory = owners[output.value];
+    output.traced = output.value;
   }
 }
 

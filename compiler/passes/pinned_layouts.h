@@ -27,7 +27,7 @@ std::vector<bool> PinnedLayouts(const Graph& graph);
 // By value: several results of the graph that the caller sees share its memory.
 std::vector<bool> SharedByOutputs(const Graph& graph);
 
-// Sets `memory` of each output.
+// Sets `memory` and `traced` of each output.
 void RelateOutputs(Graph& graph);
 
 }  // namespace kiln

@@ -105,6 +105,21 @@ class TestRelations:
         flat.zero_()
         torch.testing.assert_close(rows, (x.t() + 1).reshape(6, 2))
 
+    @pytest.mark.parametrize("dynamic", [False, True])
+    def test_views_that_change_nothing_are_tensors_of_their_own(self, dynamic):
+        def views(x):
+            y = x + 1
+            return y, y.view(y.shape), y.detach(), y[:], y.expand(y.shape), y.t(), y
+
+        x = torch.randn(7)
+        results = torch.compile(views, backend="kiln", dynamic=dynamic)(x)
+        same = [a is b for a, b in itertools.combinations(results, 2)]
+        assert same == [a is b for a, b in itertools.combinations(views(x), 2)]
+        results[1].unsqueeze_(0)
+        assert [result.dim() for result in results] == [1, 2, 1, 1, 1, 1, 1]
+        results[2].zero_()
+        assert all((result == 0).all() for result in results)
+
     def test_what_an_input_showed_before_it_changed(self):
         def change(x):
             bits = x.view(torch.int16) * 2
