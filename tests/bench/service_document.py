@@ -58,8 +58,8 @@ def main(arguments):
           f"where a row says TLS, {facts['kiln']}, by\n")
     for command in dict.fromkeys(result["facts"]["command"] for result in results):
         print(f"- `{command}`")
-    print("\n`bare` is a server of gRPC's callbacks alone, with kilnd's limits of channels, that sends bytes of the same\n"
-          "size, the faster of its unary and generic forms; a ratio is taken within a round.")
+    print("\n`bare` is a server of gRPC's callbacks alone, with kilnd's limits of channels, that sends bytes of the\n"
+          "same size, the faster of its unary and generic forms; a ratio is taken within a round.")
     for title, names, print_head, print_row in TABLES:
         found = [row for name in names for row in rows if row["row"] == name]
         if not found:
