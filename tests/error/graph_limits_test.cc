@@ -9,45 +9,19 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/frontend/import.h"
 #include "compiler/graph/canonical.h"
-#include "compiler/graph/verify_graph.h"
 #include "compiler/support/limits.h"
 #include "gmock/gmock.h"
-#include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
+#include "tests/error/add_graph.h"
 
 namespace kiln {
 namespace {
 
 using ::testing::HasSubstr;
 
-// Of kPartsOfAdd messages: one value, and a node of two arguments and one result.
+// The messages of AddGraph, which has one node of two arguments and one result.
 constexpr size_t kPartsOfAdd = 22;
-const char* kAdd = R"(
-  format_version: 1 kind: INFERENCE
-  symbols { kind: SYMBOL_INT min: 2 max: 1000 binding { source: INPUT_SIZE } }
-  exprs { op: EXPR_SYMBOL }
-  inputs { tensor { dtype: F32 device { type: CPU } sizes { expr: 0 } sizes { value: 4 }
-                    strides { value: 4 } strides { value: 1 } } }
-  nodes { target: "aten.add.Tensor"
-          args { name: "self" value { as_tensor: 0 } } args { name: "other" value { as_tensor: 0 } }
-          results { dtype: F32 device { type: CPU } sizes { expr: 0 } sizes { value: 4 }
-                    strides { value: 4 } strides { value: 1 } } }
-  outputs { value: 1 })";
-
-v1::Graph AddGraph() {
-  v1::Graph graph;
-  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(kAdd, &graph));
-  return graph;
-}
-
-absl::Status Import(const v1::Graph& graph) {
-  absl::StatusOr<CanonicalGraph> canonical = Canonicalize(graph);
-  if (!canonical.ok()) return canonical.status();
-  absl::StatusOr<Graph> imported = ImportGraph(canonical->bytes, {});
-  return imported.ok() ? VerifyGraph(*imported) : imported.status();
-}
 
 struct Limit {
   std::string says;

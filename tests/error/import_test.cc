@@ -10,38 +10,13 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
+#include "tests/error/add_graph.h"
 
 namespace kiln {
 namespace {
 
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-
-const char* kAdd = R"(
-  format_version: 1 kind: INFERENCE
-  symbols { kind: SYMBOL_INT min: 2 max: 1000 binding { source: INPUT_SIZE } }
-  exprs { op: EXPR_SYMBOL }
-  inputs { tensor { dtype: F32 device { type: CPU } sizes { expr: 0 } sizes { value: 4 }
-                    strides { value: 4 } strides { value: 1 } } }
-  nodes { target: "aten.add.Tensor"
-          args { name: "self" value { as_tensor: 0 } } args { name: "other" value { as_tensor: 0 } }
-          results { dtype: F32 device { type: CPU } sizes { expr: 0 } sizes { value: 4 }
-                    strides { value: 4 } strides { value: 1 } } }
-  outputs { value: 1 })";
-
-v1::Graph AddGraph() {
-  v1::Graph graph;
-  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(kAdd, &graph));
-  return graph;
-}
-
-absl::Status Import(const v1::Graph& graph, const v1::GraphFacts& facts = {}) {
-  absl::StatusOr<CanonicalGraph> canonical = Canonicalize(graph);
-  if (!canonical.ok()) return canonical.status();
-  absl::StatusOr<Graph> imported = ImportGraph(canonical->bytes, facts);
-  if (!imported.ok()) return imported.status();
-  return VerifyGraph(*imported);
-}
 
 TEST(Import, TakesWhatIsRight) {
   absl::StatusOr<Graph> graph = ImportGraph(Canonicalize(AddGraph())->bytes, {});
