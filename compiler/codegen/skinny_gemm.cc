@@ -141,8 +141,8 @@ class SkinnyEmitter {
     const auto load = [&](Value* base, Value* place) -> Value* {
       return Widen(b_.CreateAlignedLoad(Element(), At(base, place), llvm::Align(shape_.element_bytes)));
     };
-    for (uint32_t turn = 0; turn < shape_.turns(); ++turn) {
-      const Output out = OutputOf(turn);
+    for (uint32_t iteration = 0; iteration < shape_.iterations(); ++iteration) {
+      const Output out = OutputOf(iteration);
       Value* row = AtMost(out.row, shape_.rows - 1);
       Value* column = AtMost(out.column, shape_.columns_all - 1);
       bias_values_.push_back(shape_.has_bias ? load(operands_.bias, b_.CreateZExt(column, b_.getInt64Ty()))
@@ -226,7 +226,7 @@ class SkinnyEmitter {
 
   // In a row with the loads the assembler would take each down to its use, or the uses up, so as to spare
   // registers, and then few loads are in flight. So the sums stand in a loop, and loads stay before it. It
-  // ends after a turn: a launch has one row of blocks, which the assembler cannot know.
+  // ends after one iteration: a launch has one row of blocks, which the assembler cannot know.
   void AddLast(const std::vector<Step>& steps) {
     llvm::BasicBlock* before = b_.GetInsertBlock();
     auto* body = llvm::BasicBlock::Create(context_, "last_round", function_);
@@ -434,9 +434,9 @@ class SkinnyEmitter {
     Value* place;
     Value *row, *column;
   };
-  Output OutputOf(uint32_t turn) {
+  Output OutputOf(uint32_t iteration) {
     const uint32_t owned = 8 / shape_.blocks;
-    Value* number = b_.CreateAdd(lane_.thread, I32(turn * shape_.threads()));
+    Value* number = b_.CreateAdd(lane_.thread, I32(iteration * shape_.threads()));
     Value* row = b_.CreateUDiv(number, I32(shape_.columns()));
     Value* column = b_.CreateURem(number, I32(shape_.columns()));
     Value* place = b_.CreateAdd(b_.CreateMul(row, I32(shape_.slot_stride())), column);
@@ -447,8 +447,8 @@ class SkinnyEmitter {
 
   void AddPieces() {
     Value* slots = SlotsOf(lane_.rank);
-    for (uint32_t turn = 0; turn < shape_.turns(); ++turn) {
-      const Output out = OutputOf(turn);
+    for (uint32_t iteration = 0; iteration < shape_.iterations(); ++iteration) {
+      const Output out = OutputOf(iteration);
       Value* exists = b_.CreateAnd(b_.CreateICmpULT(out.row, I32(shape_.rows)),
                                    b_.CreateICmpULT(out.column, I32(shape_.columns_all)));
       When(exists, [&] {
@@ -459,7 +459,7 @@ class SkinnyEmitter {
                                               llvm::Align(4));
           sum = sum == nullptr ? piece : b_.CreateFAdd(sum, piece);
         }
-        for (Value* more : {c_values_[turn], bias_values_[turn]}) {
+        for (Value* more : {c_values_[iteration], bias_values_[iteration]}) {
           if (more != nullptr) sum = b_.CreateFAdd(sum, more);
         }
         sum = Activate(sum);

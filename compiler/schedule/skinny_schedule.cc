@@ -34,7 +34,7 @@ double Nanoseconds(const Machine& machine, const SkinnyShape& shape) {
                                      .blocks = static_cast<double>(shape.blocks),
                                      .warps = static_cast<double>(shape.warps),
                                      .slots = static_cast<double>(shape.slots()),
-                                     .turns = static_cast<double>(shape.turns()),
+                                     .iterations = static_cast<double>(shape.iterations()),
                                      .row_groups = static_cast<double>(shape.row_groups()),
                                      .tiles = static_cast<double>(shape.tiles)});
 }

@@ -55,7 +55,7 @@ struct SkinnyShape {
   uint32_t owned_rows() const { return row_groups() * 8 / blocks; }
   uint32_t slot_stride() const { return columns() + 4; }  // fragments meet no bank twice
   uint32_t slot_elements() const { return owned_rows() * slot_stride(); }
-  uint32_t turns() const { return (owned_rows() * columns() + threads() - 1) / threads(); }
+  uint32_t iterations() const { return (owned_rows() * columns() + threads() - 1) / threads(); }
   uint32_t units() const { return static_cast<uint32_t>((columns_all + columns() - 1) / columns()) * blocks; }
   // Words of registers that a step's loads fill, of one lane.
   uint32_t words_of_step() const {

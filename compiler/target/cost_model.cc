@@ -205,7 +205,7 @@ double Nanoseconds(const Machine& machine, const SkinnyGemm& gemm) {
   const double weights = gemm.depth_bytes * gemm.columns_all;
   return std::max(of_block * at_once / machine.gpu.multiprocessor_bytes_per_ns / busy,
                   weights / machine.gpu.memory_bytes_per_ns) +
-         (gemm.blocks > 1 ? kClusterNanoseconds : 0) + kPieceNanoseconds * gemm.slots * gemm.turns +
+         (gemm.blocks > 1 ? kClusterNanoseconds : 0) + kPieceNanoseconds * gemm.slots * gemm.iterations +
          kFragmentNanoseconds * gemm.row_groups * gemm.tiles * gemm.warps * blocks;
 }
 

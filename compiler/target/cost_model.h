@@ -122,7 +122,7 @@ int64_t MeasuredBytesMin(const Machine& machine);
 struct SkinnyGemm {
   double depth_bytes = 0;  // of a row of the left matrix
   double rows = 0, columns = 0, columns_all = 0;
-  double units = 0, blocks = 0, warps = 0, slots = 0, turns = 0, row_groups = 0, tiles = 0;
+  double units = 0, blocks = 0, warps = 0, slots = 0, iterations = 0, row_groups = 0, tiles = 0;
 };
 double Nanoseconds(const Machine& machine, const SkinnyGemm& gemm);
 
