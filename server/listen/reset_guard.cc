@@ -27,10 +27,16 @@ ino_t InodeOf(int descriptor) {
 }
 
 // gRPC may close it at any time, and its number may be another's by then: a copy is what it was looked at.
-void Close(int descriptor, ino_t inode) {
+// By TCP the other side is told by a reset: who floods has more to send than its window takes, and would hear
+// of an orderly end only when the kernel forgets the connection, a minute later.
+void Abort(int descriptor, ino_t inode) {
   const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   if (copy < 0) return;
-  if (InodeOf(copy) == inode) shutdown(copy, SHUT_RDWR);
+  if (InodeOf(copy) == inode) {
+    const linger reset = {1, 0};  // when gRPC closes it
+    setsockopt(copy, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+    shutdown(copy, SHUT_RDWR);
+  }
   close(copy);
 }
 
@@ -159,7 +165,7 @@ void ResetGuard::CloseAll(const std::string& name, const Server& server) {
   spdlog::warn("{} resets calls by the thousand: its connections are closed, and it is kept away for {} s",
                name, kAway.count());
   for (const Connection& connection : server.connections) {
-    if (connection.peer == name) Close(connection.descriptor, connection.inode);
+    if (connection.peer == name) Abort(connection.descriptor, connection.inode);
   }
 }
 

@@ -355,10 +355,11 @@ class GangOfManyRanks : public GangsOfDaemons {
     for (std::thread& rank : ranks) rank.join();
   }
 
-  // Of one graph daemons have different variants, and hints differ; one can't be compiled at the third
-  // daemon, whose ranks come first; while one is compiled a daemon is killed. In the end all are asked for
-  // again.
+  // Of one graph daemons have different variants, and are asked before they have fetched each other's; then
+  // hints differ; one can't be compiled at the third daemon, whose ranks come first; while one is compiled a
+  // daemon is killed. In the end all are asked for again.
   void Run(Job& job, const v1::Gang& gang) {
+    AskRanks(job, kScript, {190}, gang);
     AskRanks(job, kScript, {190, 150, 230, 500}, gang);
     AskRanks(job, kFails, {1000, 1010}, gang, {2});
     AskRanks(job, kFails, {1000, 1010}, gang);

@@ -1,6 +1,8 @@
 #include "tests/fault/tls_tunnel.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
@@ -11,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace kiln {
@@ -32,16 +35,6 @@ bool UsePair(SSL_CTX* context, const CertificatePair& pair) {
   BIO_free(text);
   BIO_free(key_text);
   return used;
-}
-
-bool SendAll(int descriptor, const char* bytes, size_t size) {
-  while (size > 0) {
-    const ssize_t sent = send(descriptor, bytes, size, MSG_NOSIGNAL);
-    if (sent <= 0) return false;
-    bytes += sent;
-    size -= static_cast<size_t>(sent);
-  }
-  return true;
 }
 
 }  // namespace
@@ -107,21 +100,46 @@ TlsTunnel::~TlsTunnel() {
 
 int TlsTunnel::TakeDescriptor() { return std::exchange(session_->ends[0], -1); }
 
-// To the end of either side.
+// To the end of either side. What the server sends waits here until the caller takes it, and the server is
+// read while it does not read: who sends and does not receive must not hold up either direction.
 void TlsTunnel::Pump(Session& session) {
+  fcntl(session.wire, F_SETFL, O_NONBLOCK);
+  SSL_set_mode(session.ssl, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   char block[16384];
+  std::string received, to_send;
+  const auto is_over = [&](int result) {
+    if (result > 0) return false;
+    const int error = SSL_get_error(session.ssl, result);
+    return error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE;
+  };
   while (true) {
-    pollfd waits[] = {{session.wire, POLLIN, 0}, {session.ends[1], POLLIN, 0}};
+    const auto events = [](bool reads, bool writes) {
+      return static_cast<short>((reads ? POLLIN : 0) | (writes ? POLLOUT : 0));
+    };
+    pollfd waits[] = {{session.wire, events(true, !to_send.empty()), 0},
+                      {session.ends[1], events(to_send.empty(), !received.empty()), 0}};
     if (SSL_pending(session.ssl) == 0 && poll(waits, 2, -1) < 0) break;
-    if (SSL_pending(session.ssl) > 0 || waits[0].revents != 0) {
-      const int got = SSL_read(session.ssl, block, sizeof(block));
-      if (got <= 0 && SSL_get_error(session.ssl, got) == SSL_ERROR_WANT_READ) continue;
-      if (got <= 0 || !SendAll(session.ends[1], block, static_cast<size_t>(got))) break;
-    } else if (waits[1].revents != 0) {
-      const ssize_t got = recv(session.ends[1], block, sizeof(block), 0);
-      if (got <= 0 || SSL_write(session.ssl, block, static_cast<int>(got)) <= 0) break;
+    const int got = SSL_read(session.ssl, block, sizeof(block));
+    if (is_over(got)) break;
+    if (got > 0) received.append(block, static_cast<size_t>(got));
+    if (!received.empty()) {
+      const ssize_t taken =
+          send(session.ends[1], received.data(), received.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (taken < 0 && errno != EAGAIN) break;
+      received.erase(0, static_cast<size_t>(std::max<ssize_t>(taken, 0)));
+    }
+    if (to_send.empty()) {
+      const ssize_t given = recv(session.ends[1], block, sizeof(block), MSG_DONTWAIT);
+      if (given == 0 || (given < 0 && errno != EAGAIN)) break;
+      to_send.assign(block, static_cast<size_t>(std::max<ssize_t>(given, 0)));
+    }
+    if (!to_send.empty()) {
+      const int sent = SSL_write(session.ssl, to_send.data(), static_cast<int>(to_send.size()));
+      if (is_over(sent)) break;
+      to_send.erase(0, static_cast<size_t>(std::max(sent, 0)));
     }
   }
+  ERR_clear_error();
   shutdown(session.wire, SHUT_RDWR);
   shutdown(session.ends[1], SHUT_RDWR);
 }
