@@ -325,6 +325,17 @@ absl::Status LowerFloatTest(LoweringContext& context, const GraphNode& node) {
   });
 }
 
+// That of a NaN, too.
+absl::Status LowerSignbit(LoweringContext& context, const GraphNode& node) {
+  const NodeArguments args(context, node);
+  const LoweredTensor& self = args.Tensor("self");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    const LoopOpId x = context.loops().LoadBroadcast(ops, self, index, type.sizes);
+    const v1::DType bits = ops.dtype(x) == v1::F64 ? v1::I64 : v1::I32;
+    return ops.Compare(LoopOpcode::kLt, ops.Bitcast(x, bits), ops.ConstantInt(0, bits));
+  });
+}
+
 // ---- selection and clamping
 
 absl::Status LowerWhere(LoweringContext& context, const GraphNode& node) {
@@ -486,6 +497,7 @@ void RegisterPointwise(LoweringTable& table) {
   table[Op::kIsnan] = LowerFloatTest<FloatTest::kNan>;
   table[Op::kIsinf] = LowerFloatTest<FloatTest::kInf>;
   table[Op::kIsfinite] = LowerFloatTest<FloatTest::kFinite>;
+  table[Op::kSignbit] = LowerSignbit;
   table[Op::kWhereSelf] = LowerWhere;
   table[Op::kWhereScalarSelf] = LowerWhere;
   table[Op::kWhereScalarOther] = LowerWhere;

@@ -18,7 +18,7 @@ struct Group {
 
 constexpr Group kGroups[] = {
     // self; beside UnaryOperators
-    {CoreClass::kPointwise, "relu isnan isinf logical_not bitwise_not"},
+    {CoreClass::kPointwise, "relu isnan isinf signbit logical_not bitwise_not"},
     // _to_copy: dtype alone (and memory_format, which the result's strides already say)
     {CoreClass::kPointwise, "_to_copy"},
     // self, other; div.Tensor is true division on floats; div.Tensor_mode has rounding_mode floor | trunc

@@ -360,15 +360,21 @@ bool Hypot(DecomposeContext& m) {
   return m.Return(Where(infinite, infinity, Where(Eq(high, 0.0), high, length)));
 }
 
-// A negative zero has a negative reciprocal.
 bool CopySign(DecomposeContext& m) {
   Value magnitude = Abs(Cast(m.Tensor("self"), ResultCompute(m)));
   const Operand other = Arg(m, "other");
   if (!other.is_tensor()) {
     return m.Return(std::signbit(m.Float("other")) ? -magnitude : magnitude);
   }
-  Value negative = LogicalOr(Lt(other.tensor, 0.0), Lt(Reciprocal(other.tensor), 0.0));
+  const bool integer = !IsFloat(other.tensor.dtype());
+  Value negative = integer ? Lt(other.tensor, 0.0) : m.b().Predicate("signbit", other.tensor);
   return m.Return(Where(negative, -magnitude, magnitude));
+}
+
+bool SignbitOfInteger(DecomposeContext& m) {
+  Value x = m.Tensor("self");
+  if (!x.ok() || IsFloat(x.dtype())) return false;  // core
+  return m.Return(x.dtype() == v1::BOOL ? m.b().Full(x.sizes(), false, v1::BOOL) : Lt(x, 0.0));
 }
 
 bool Heaviside(DecomposeContext& m) {
@@ -541,6 +547,7 @@ constexpr DecompositionRow kRows[] = {
     {"isneginf", IsNegInf},
     {"isnan", PredicateOfInteger},
     {"isinf", PredicateOfInteger},
+    {"signbit", SignbitOfInteger},
     {"ldexp.Tensor", Ldexp},
     {"_to_copy", ToCopy},
 };

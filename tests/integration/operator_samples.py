@@ -119,6 +119,9 @@ def _pointwise():
            differentiable=False, half=False)
     sample("classify", lambda x: (torch.isnan(x), torch.isinf(x), torch.isfinite(x)),
            torch.tensor([1.0, float("nan"), float("inf")]), differentiable=False)
+    sample("signbit", lambda x: torch.signbit(x), torch.tensor([1.0, -0.0, 0.0, -float("nan")]), differentiable=False)
+    sample("signbit_of_integers", lambda i, b: (torch.signbit(i), torch.signbit(b)), ints(9, 9) - 4, bools(9),
+           differentiable=False, half=False)
     sample("isclose", lambda x, y: torch.isclose(x, y, atol=0.5), x, y, differentiable=False, half=False)
     sample("cast",
            lambda x: (x.to(torch.int32), x.to(torch.float64), x.to(torch.bool), (x * 4).to(torch.uint8).float()),

@@ -117,6 +117,25 @@ def test_bounds_of_logit_that_round_to_one(dtype):
             torch.testing.assert_close(a.nan_to_num(), b.nan_to_num(), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("dtype, bits", [(torch.float32, torch.int32), (torch.float64, torch.int64),
+                                         (torch.float16, torch.int16), (torch.bfloat16, torch.int16)])
+def test_signs_of_any_bits(dtype, bits):
+    least = torch.iinfo(bits).min
+    x = torch.randint(least, -least - 1, (4000,), dtype=bits).view(dtype)
+    nan = torch.full((9,), float("nan"), dtype=dtype).view(bits)
+    x = torch.cat((x, (nan | least).view(dtype), (nan & ~least).view(dtype), torch.zeros(9, dtype=dtype),
+                   -torch.zeros(9, dtype=dtype)))
+    y = torch.randn(x.shape).to(dtype)
+    own = torch.signbit(x), torch.copysign(y, x), torch.copysign(y.double(), x)
+    assert own[0][x.isnan()].any() and not own[0][x.isnan()].all()
+    assert (own[1] < 0).equal(own[0])
+
+    mine = torch.compile(lambda x, y: (torch.signbit(x), torch.copysign(y, x), torch.copysign(y.double(), x)),
+                         backend="kiln")(x, y)
+    for a, b in zip(mine, own):
+        assert a.dtype == b.dtype and torch.equal(a, b)
+
+
 def test_hypotenuses_of_infinity():
     inf, nan = float("inf"), float("nan")
     x, y = torch.tensor([inf, nan, -inf, 3.0, 0.0, nan]), torch.tensor([nan, inf, nan, 4.0, 0.0, 1.0])
