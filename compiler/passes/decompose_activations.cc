@@ -258,7 +258,9 @@ Value Within(const Value& x, double bound) { return LogicalAnd(Ge(x, -bound), Le
 
 bool Softshrink(DecomposeContext& m) {
   Value x = In(m, "self");
-  const double bound = m.Float("lambd", 0.5);
+  // On a CPU eager rounds it in some versions of torch; then it comes rounded (client/python/kiln/graph.py).
+  const double given = m.Float("lambd", 0.5);
+  const double bound = IsGpu(m.Type().device) ? RoundedNumber(given, m.Type().dtype) : given;
   return m.Return(Where(Within(x, bound), 0.0, Where(Gt(x, 0.0), x - bound, x + bound)));
 }
 

@@ -38,6 +38,8 @@ TARGETS = {
     "neon": ("aarch64-linux-gnu", ("neon",), "grace", False),
     "sm_80": ("nvptx64-nvidia-cuda", ("sm_80",), "", False),
     "sm_90a": ("nvptx64-nvidia-cuda", ("sm_90a",), "", False),
+    "a100": ("nvptx64-nvidia-cuda", ("sm_80",), "a100", False),
+    "h100": ("nvptx64-nvidia-cuda", ("sm_90a",), "h100", False),
 }
 
 

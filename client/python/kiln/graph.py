@@ -35,6 +35,9 @@ FORWARD, BACKWARD, INFERENCE = 1, 2, 3
 # Without effect on the result in a compiled graph.
 _IGNORED_ARGUMENTS = {"pin_memory", "non_blocking"}
 
+# Whether eager rounds softshrink's bound to half precision on a CPU; on a GPU it always does.
+_ROUNDS_SHRINK = torch.torch_version.TorchVersion(torch.__version__) >= "2.14"
+
 
 def export(module: fx.GraphModule, kind: int, *, title: str = "", static_inputs: Iterable[int] = (),
            donated_inputs: Iterable[int] = (), visible_outputs: Container[int] | None = None,
@@ -487,6 +490,9 @@ class _Exporter:
                 continue
             if argument.has_default_value() and _same(value, argument.default_value):
                 continue
+            if target is torch.ops.aten.softshrink.default and isinstance(value, float) and _ROUNDS_SHRINK:
+                with unset_fake_temporarily():
+                    value = torch.tensor(value, dtype=node.meta["val"].dtype).item()
             number = self.number_as_tensor(node, argument, value)
             if number is None:
                 encoded.append((argument.name, self.argument(argument.type, value, argument.name)))
