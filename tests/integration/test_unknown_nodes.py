@@ -238,6 +238,25 @@ def test_an_error_in_the_call_is_the_users(no_fallback):
         torch.compile(f, backend="kiln")(torch.randn(3, 3))
 
 
+@_checked_with_effects
+@pytest.mark.parametrize("seed", range(5))
+def test_inputs_of_unknown_dtypes_beside_effects(seed):
+    """In torch's graph the tokens of effects come before the inputs."""
+    draw = random.Random(seed)
+    dtypes = [draw.choice([torch.float8_e4m3fn, torch.uint16, torch.float32]) for _ in range(draw.randrange(4))]
+    inputs = [torch.arange(9.0).view(3, 3).to(dtype) for dtype in (*dtypes, torch.uint16)]
+    draw.shuffle(inputs)
+
+    def f(*inputs):
+        total = sum((i + 1) * x.to(torch.float32) for i, x in enumerate(inputs))
+        return torch.linalg.inv(total + torch.eye(3) * 100), *inputs
+
+    for actual, expected in zip(torch.compile(f, backend="kiln")(*inputs), f(*inputs)):
+        torch.testing.assert_close(actual, expected)
+    stats = kiln.stats()
+    assert stats["kernels"] and not stats["fallbacks"]
+
+
 def test_the_key_covers_what_runs():
     def digests(*functions):
         found = set()

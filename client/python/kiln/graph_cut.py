@@ -113,10 +113,9 @@ class _Cutter:
             elif unit not in self.in_place.copies and (unit.op == "placeholder" or unit not in self.refused):
                 self.copy(unit)
         outputs = self.add_outputs()
-        inputs = []
-        for node, slot in self.slots.items():
-            if node.op == "placeholder":
-                inputs.append((self.position[node], slot, node not in self.refused))
+        # By the place among the inputs: other nodes may come before them, as tokens of effects do.
+        inputs = [(position, self.slots[node], node not in self.refused)
+                  for position, node in enumerate(self.module.graph.find_nodes(op="placeholder")) if node in self.slots]
         part = PythonPart(tuple(self.calls), tuple(self.readers), tuple(inputs), tuple(outputs),
                           len(args_of(self.nodes[-1])[0]))
         return Cut(fx.GraphModule(self.module, self.graph), part)
