@@ -81,6 +81,7 @@ UNKNOWN = {
     "float8": lambda x: x + (x.detach() * 4).round().to(torch.float8_e4m3fn).to(torch.float32),
     "uint16": lambda x: x + (x.detach().abs() * 9).to(torch.int32).to(torch.uint16).to(torch.float32),
     "uint32": lambda x: x * (x.detach() > 0.0137).to(torch.uint32).to(torch.int64),
+    "complex32": lambda x: x * ((x.detach() > 0.0137).half() + (1 + 2j)).abs().float(),
     "complex": lambda x: x * torch.full((x.shape[0], 1), 1 + 2j).abs(),
     "cond": lambda x: torch.cond(x.sum() > 0.0137, lambda x: x.cos() * 2, lambda x: x.square(), (x,)),
     "conds": _nested,

@@ -317,8 +317,8 @@ class _Exporter:
     def add_complex_numbers(self, node: fx.Node) -> None:
         """A complex number of Python is a 0-d tensor, of the dtype that it has in the result."""
         like = node.meta.get("val")
-        if not isinstance(like, torch.Tensor) or not like.dtype.is_complex:
-            return
+        if not isinstance(like, torch.Tensor) or not like.dtype.is_complex or like.dtype not in DTYPES:
+            return  # of a dtype that the program does not know, Python takes the number as it is
         for value in (*node.args, *node.kwargs.values()):
             if type(value) is complex and (repr(value), like.dtype) not in self.complex_values:
                 with unset_fake_temporarily():
