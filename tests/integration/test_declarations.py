@@ -329,6 +329,64 @@ def test_outer_products_added_to_any_layout():
                                    function(source, *vectors), check_stride=True, **close)
 
 
+_F = torch.nn.functional
+_aten = torch.ops.aten
+_OF_LAYOUTS = {
+    "row-major losses": lambda x, y, z: (_F.mse_loss(x, y) + _F.smooth_l1_loss(x, y) + _F.huber_loss(x, z),),
+    "huber loss": lambda x, y, z: (_F.huber_loss(x, y, reduction="none"),),
+    "cross entropy":
+        lambda x, y, z: (_F.binary_cross_entropy(x, y, z, reduction="none"), _F.binary_cross_entropy(x, y)),
+    "soft margin": lambda x, y, z: (_F.soft_margin_loss(x, y, reduction="none"), _F.soft_margin_loss(x, z)),
+    "labels": lambda x, y, z: (_F.nll_loss(torch.stack((x, y), 1), (z > 0.5).long(), reduction="none"),),
+    "log softmax": lambda x, y, z: (x.log_softmax(1), _F.logsigmoid(y)),
+    "powers": lambda x, y, z: (2.5 ** x, torch.ldexp(y[:, :1], z[:1])),
+    "sets": lambda x, y, z: (torch.isin((x * 3).long(), (y[0, 0] * 3).long()), torch.isin((z * 3).long(), 1)),
+    "complex": lambda x, y, z: (torch.complex(x, y).abs(), torch.complex(x[:1], y[:, :1]), torch.polar(x, z)),
+    "columns": lambda x, y, z: (_F.unfold(x[:, None], 2), _F.fold(y.mT, (2, 4), 2)),
+    "gradients": lambda x, y, z: (
+        _aten.hardsigmoid_backward(x, y), _aten.hardswish_backward(x, y), _aten.hardtanh_backward(x, y, 0.2, 0.8),
+        _aten.softplus_backward(x, y, 1, 20), _aten.logit_backward(x, y, 0.1), _aten.threshold_backward(x, y, 0.5),
+        _aten.elu_backward(x, 1.0, 1.0, 1.0, False, y), _aten.leaky_relu_backward(x, y, 0.1, False),
+        *_aten._prelu_kernel_backward(x, y, z)),
+}
+
+
+def _laid(draw, sizes):
+    """Numbers in (0, 1), in any order of dimensions, expanded along one, or every other of a row."""
+    kind, order = draw.choice(["order", "order", "expanded", "part"]), draw.sample(range(len(sizes)), len(sizes))
+    numbers = torch.rand(sizes) * 0.9 + 0.05
+    if kind == "expanded":
+        return numbers[:, :1].expand(sizes)
+    if kind == "part":
+        return numbers.repeat_interleave(2, -1)[..., ::2]
+    return numbers.permute(order).contiguous().permute([order.index(dim) for dim in range(len(sizes))])
+
+
+@pytest.mark.parametrize("name", _OF_LAYOUTS)
+def test_operands_that_lie_otherwise(name):
+    function, draw = _OF_LAYOUTS[name], random.Random(name)
+    torch.manual_seed(1)
+    for _ in range(8):
+        inputs = [_laid(draw, (2, 3, 4)) for _ in range(3)]
+        assert _wrong(function, *inputs) == []
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(function, backend="kiln")(*inputs), function(*inputs),
+                                   check_stride=True, rtol=1e-4, atol=1e-5)
+        if name not in ("gradients", "sets"):
+            assert _wrong(function, inputs[0].detach().requires_grad_(), *inputs[1:]) == []
+
+
+def test_windows_of_nothing_have_a_gradient():
+    def f(x):
+        return (x * 2).unfold(0, 0, 1) * 2
+
+    for sizes in ((), (1,), (4,)):
+        x = torch.rand(sizes, requires_grad=True)
+        torch._dynamo.reset()
+        torch.compile(f, backend="kiln")(x).sum().backward()
+        assert torch.equal(x.grad, torch.zeros(sizes))
+
+
 def _layer_norm(x, scales):
     return torch.nn.functional.layer_norm(x, x.shape[-1:], scales[0][: x.shape[-1]], scales[1][: x.shape[-1]])
 

@@ -14,6 +14,7 @@ import torch
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import guard_or_false
+from torch.utils._pytree import tree_map
 
 from . import fallback
 
@@ -128,11 +129,6 @@ def _group_norm_gradients(given: Given, grad: torch.Tensor, source: torch.Tensor
     return result if result is None else result.to(source.dtype), *scales
 
 
-def _glu_gradients(given: Given, grad: torch.Tensor, source: torch.Tensor, dim: int) -> Any:
-    result = given(grad, source, dim)
-    return result.contiguous() if source.device.type == "cpu" else result
-
-
 def _dropout_gradients(given: Given, grad: torch.Tensor, mask: torch.Tensor, scale: float) -> Any:
     """On the CPU a product of both, whose strides torch declares right."""
     return grad * mask * scale if grad.device.type == "cpu" else given(grad, mask, scale)
@@ -177,6 +173,10 @@ def _moved(source: torch.Tensor, dim: int, values: torch.Tensor, *numbers: torch
 def _masked_select(given: Given, source: torch.Tensor, mask: torch.Tensor) -> Any:
     """As many elements as the two have together, at most."""
     return given(*torch.broadcast_tensors(source, mask))
+
+
+def _huber_loss(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
+    return _lies_as(0)(functools.partial(_loss, given), source, *others, **options)
 
 
 def _loss(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
@@ -229,17 +229,47 @@ def _nansum(given: Given, source: torch.Tensor, dim: Sequence[int] | None = None
     return given(source, dim or None, *others, **options)
 
 
-def _iterated(given: Given, x: Any, y: Any, *others: Any, **options: Any) -> Any:
-    """In the layout of a comparison of its operands, whose strides torch declares right, as those beside a number."""
-    result = given(x, y, *others, **options)
-    if not (isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)):
-        return result
-    return torch.empty_strided(result.shape, torch.eq(x, y).stride(), dtype=result.dtype, device=result.device)
+def _iterated(first: int, second: int, *third: int) -> Callable[..., Any]:
+    """In the layout of an iteration over the operands at these positions, in this order. torch declares the strides of
+    comparisons right, and of addcmul, which is over three; those beside a number, too."""
+
+    def declare(given: Given, *args: Any, **options: Any) -> Any:
+        results = given(*args, **options)
+        operands = [args[position] for position in (first, second, *third)]
+        if not all(isinstance(operand, torch.Tensor) for operand in operands):
+            return results
+        strides = (torch.addcmul(*operands) if third else torch.eq(*operands)).stride()
+        return tree_map(lambda each: torch.empty_strided(each.shape, strides, dtype=each.dtype, device=each.device),
+                        results)
+
+    return declare
+
+
+def _lies_as(position: int) -> Callable[..., Any]:
+    """In the layout of the operand at this position, where it has its sizes: a mean or a sum has not."""
+
+    def declare(given: Given, *args: Any, **options: Any) -> Any:
+        result, like = given(*args, **options), args[position]
+        same = len(result.shape) == len(like.shape) and all(map(_same, result.shape, like.shape))
+        return torch.empty_like(like, dtype=result.dtype) if same else result
+
+    return declare
+
+
+def _same(size: int, other: int) -> bool:
+    return guard_or_false(size == other)
+
+
+def _row_major(given: Given, *args: Any, **options: Any) -> Any:
+    """On the CPU, in whatever order the dimensions of the operands lie."""
+    return tree_map(lambda each: each.contiguous() if each.device.type == "cpu" else each, given(*args, **options))
 
 
 def _ldexp(given: Given, x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
-    """What has no fractions is multiplied by a power in the exponent's dtype, not in float32."""
-    return given(x, exponent) if x.is_floating_point() or x.is_complex() else x * torch.pow(2.0, exponent)
+    """In the layout of a product with a power. What has no fractions is multiplied by a power in the exponent's dtype,
+    not in float32."""
+    product = x * torch.pow(2.0, exponent)
+    return product.to(given(x, exponent).dtype) if x.is_floating_point() or x.is_complex() else product
 
 
 def _pad(given: Given, source: torch.Tensor, pad: Sequence[int], *others: Any, **options: Any) -> Any:
@@ -269,6 +299,11 @@ def _attention(given: Given, query: torch.Tensor, *others: Any, **options: Any) 
     return result, sums.to(torch.float64) if query.dtype == torch.float64 else sums
 
 
+def _unfold_gradients(given: Given, grad: torch.Tensor, sizes: Sequence[int], *others: Any) -> Any:
+    """Of the sizes that are asked for, of a number by windows of nothing too."""
+    return given(grad, sizes, *others) if sizes else grad.new_empty(())
+
+
 def _efficient_attention_gradients(given: Given, grad: Any, query: Any, key: Any, value: Any, bias: Any, out: Any,
                                    *others: Any, window_size: Any = None, **options: Any) -> Any:
     """Dense, whatever the operands' layouts, which torch declares them to have; parts of one tensor are declared right.
@@ -282,6 +317,7 @@ def _efficient_attention_gradients(given: Given, grad: Any, query: Any, key: Any
 
 _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten._efficient_attention_backward.default: _efficient_attention_gradients,
+    aten.unfold_backward.default: _unfold_gradients,
     aten.constant_pad_nd.default: _pad,
     aten.bincount.default: _bincount,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
@@ -291,14 +327,28 @@ _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.native_channel_shuffle.default: _channel_shuffle,
     **dict.fromkeys((aten.copysign.Tensor, aten.div.Tensor_mode, aten.floor_divide.default, aten.heaviside.default,
                      aten.logaddexp.default, aten.logaddexp2.default, aten.logical_and.default, aten.logical_or.default,
-                     aten.logical_xor.default, aten.special_xlog1py.default, aten.xlogy.Tensor), _iterated),
+                     aten.logical_xor.default, aten.special_xlog1py.default, aten.xlogy.Tensor, aten.complex.default,
+                     aten.polar.default, aten.hardsigmoid_backward.default, aten.hardswish_backward.default,
+                     aten.hardtanh_backward.default, aten.softplus_backward.default, aten.logit_backward.default),
+                    _iterated(0, 1)),
+    aten.elu_backward.default: _iterated(0, 5),
+    **dict.fromkeys((aten.threshold_backward.default, aten.leaky_relu_backward.default), _iterated(1, 0)),
+    aten._prelu_kernel_backward.default: _iterated(1, 2, 0),
+    **dict.fromkeys((aten.binary_cross_entropy.default, aten.log_sigmoid_backward.default), _lies_as(0)),
+    aten.binary_cross_entropy_backward.default: _lies_as(1),
+    aten.soft_margin_loss_backward.default: _lies_as(2),
+    **dict.fromkeys((aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default,
+                     aten.huber_loss_backward.default, aten.glu_backward.default, aten.log_sigmoid_forward.default,
+                     aten._log_softmax_backward_data.default, aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar,
+                     aten.nll_loss2d_forward.default, aten.pow.Scalar, aten.im2col.default, aten.col2im.default),
+                    _row_major),
     **dict.fromkeys((aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default),
                     _scattered),
     aten.nansum.default: _nansum,
     aten.normal.Tensor_Tensor: _normal,
     aten.addr.default: _addr,
     aten.ldexp.Tensor: _ldexp,
-    aten.huber_loss.default: _loss,
+    aten.huber_loss.default: _huber_loss,
     aten.soft_margin_loss.default: _loss,
     aten._unique.default: _unique,
     aten._unique2.default: _unique,
@@ -317,7 +367,6 @@ _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
                      aten._batch_norm_with_update.default, aten._batch_norm_no_update.default), _as_images_lie),
     **dict.fromkeys((aten.native_batch_norm_backward.default, aten.batch_norm_backward.default,
                      aten.reflection_pad2d_backward.default, aten.replication_pad2d_backward.default), _gradients),
-    aten.glu_backward.default: _glu_gradients,
     aten.native_dropout_backward.default: _dropout_gradients,
 }
 
