@@ -309,6 +309,56 @@ def test_control_what_the_backward_wrote_into_was_needed_again(monkeypatch):
     assert max(_difference_of_repeated(seed, False) for seed in range(4)) > 1e-2
 
 
+# What a function makes of an input before it writes into it, and how it writes.
+_READ = (torch.clone, torch.sqrt, lambda b: b.double().float(), lambda b: b[::2].repeat_interleave(2, 0),
+         lambda b: b.t().clone().t(), lambda b: b.view(-1).clone().view_as(b), lambda b: b.cos() + 1,
+         lambda b: b.unbind(0)[1].clone())
+_WRITE = (lambda b, y: b.mul_(.5), lambda b, y: b.copy_(y.detach()), lambda b, y: b[1:].add_(1), lambda b, y: b.zero_(),
+          lambda b, y: b.t().mul_(b.t() + 1))
+_AFTER = (torch.exp, F.gelu, torch.tanh, lambda y: F.silu(y) * y, lambda y: y.t() @ y)
+
+
+def _gradients_of_written(seed, backend, dynamic, size, strided):
+    """Of a function of x, whose gradient needs what a buffer was; and the buffer afterwards."""
+    draw = random.Random(seed)
+    read, write, before, after = (draw.choice(choices) for choices in (_READ, _WRITE, _AFTER, _AFTER))
+
+    def function(x, b):
+        y = after(before(x * read(b)) @ x)
+        write(b, y)
+        return y
+
+    torch._dynamo.reset()
+    generator = torch.Generator().manual_seed(seed)
+    x = (torch.randn(size, size, generator=generator) / size ** .5).requires_grad_()
+    b = torch.rand(size, size * 2 if strided else size, generator=generator) + .5
+    b = b[:, ::2] if strided else b
+    run = torch.compile(function, backend=backend, dynamic=dynamic) if backend else function
+    result = run(x, b)
+    return result.detach(), *torch.autograd.grad(result.square().sum(), x), b
+
+
+def _differs_where_written(seed, dynamic, size, strided=False):
+    both = zip(_gradients_of_written(seed, "kiln", dynamic, size, strided),
+               _gradients_of_written(seed, None, dynamic, size, strided))
+    return max(float((mine - own).abs().max() / own.abs().max().clamp(min=1e-3)) for mine, own in both)
+
+
+# At the larger size operands of products are rematerialised.
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("size", [6, 514])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_backward_reads_what_an_input_was(seed, size, dynamic):
+    for strided in (False, True):
+        assert _differs_where_written(seed, dynamic, size, strided) < 1e-3
+
+
+def test_control_a_backward_reads_what_an_input_has_become(monkeypatch):
+    monkeypatch.setattr(joint_graph, "copy_written_inputs", lambda *_: None)
+    monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", False)
+    assert max(_differs_where_written(seed, False, 6) for seed in range(6)) > 1e-2
+
+
 @pytest.mark.parametrize("size", [7, 15, 16, 40])
 @pytest.mark.parametrize("window", [(3, 2, 1), (2, 2, 0), (3, 1, 0)])
 def test_max_pooling(size, window):

@@ -37,7 +37,7 @@ def digest() -> bytes:
     names += sorted(f"fusible {op}" for op in fusible())
     names += sorted(f"view {op}" for op in views())
     names += [f"whole {op}" for op in _KEPT_WHOLE] + ["copied where sizes stay"]
-    names += [f"rewritten {op}" for op in joint_graph.names()]
+    names += [f"rewritten {op}" for op in joint_graph.names()] + ["saved before it is written"]
     names += [f"pins {op}" for op in pinned_layouts.READERS]
     names += [f"declared {name}" for name in declarations.names()]
     return hashlib.sha256("\n".join(names).encode()).digest()
@@ -176,6 +176,7 @@ def partition(joint_module: fx.GraphModule, joint_inputs: Sequence[Any], *, num_
         forward, backward = min_cut_rematerialization_partition(
             joint_module, joint_inputs, compiler="inductor", num_fwd_outputs=num_fwd_outputs, **kwargs
         )
+    joint_graph.copy_written_inputs(forward, num_fwd_outputs)
     # Everything that means no memory as it was traced reads what is saved by its strides.
     if not any(node.op == "placeholder" for node in pinned_layouts.pinned(backward.graph)):
         forward.meta[_RESULT_COUNT] = num_fwd_outputs

@@ -50,6 +50,41 @@ def names() -> tuple[str, ...]:
     return tuple(str(op) for op in (*_REWRITES, *_PRODUCTS))
 
 
+def copy_written_inputs(forward: fx.GraphModule, result_count: int) -> None:
+    """What `forward` saves of an input that it writes into becomes a copy of what the input was, in place: the backward
+    runs later, and torch's partitioner takes an input for a value that stays.
+
+    result_count: so many of the forward's results come first, and are not saved."""
+    graph = forward.graph
+    written = {args_of(node)[0] for node in graph.find_nodes(op="call_function", target=aten.copy_.default)}
+    output = graph.output_node()
+    values = list(args_of(output)[0])
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    copies: dict[fx.Node, fx.Node] = {}
+
+    def copied(node: fx.Node) -> fx.Node:
+        """Of an input the copy, of a view of one the view of that; another node itself."""
+        if node not in copies and node in written:
+            with graph.inserting_before(first):
+                copies[node] = _Emitter(graph, node)(aten.clone.default, node)
+        elif node not in copies and pinned_layouts.is_view(node.target) and _memory_of(node) in written:
+            with graph.inserting_before(node.next):
+                copies[node] = graph.node_copy(node, copied)
+        return copies.get(node, node)
+
+    saved = [copied(value) if isinstance(value, fx.Node) else value for value in values[result_count:]]
+    if copies:
+        output.args = (type(args_of(output)[0])((*values[:result_count], *saved)),)
+        forward.recompile()
+
+
+def _memory_of(node: fx.Node) -> fx.Node:
+    """The node whose memory a view's is."""
+    while pinned_layouts.is_view(node.target):
+        node = node.all_input_nodes[0]
+    return node
+
+
 class _Emitter:
     """Adds calls at the graph's insertion point, in the name of `node`."""
 
