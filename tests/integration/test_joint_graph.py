@@ -353,6 +353,32 @@ def test_a_backward_reads_what_an_input_was(seed, size, dynamic):
         assert _differs_where_written(seed, dynamic, size, strided) < 1e-3
 
 
+def _read_by_storage(backend, base):
+    """Gradients where a buffer, every other element of `base`, is read by as_strided and then written; the buffer."""
+    x, b = torch.linspace(0, 1, 16).view(4, 4).requires_grad_(), base.clone()[:, ::base.shape[1] // 8]
+
+    def function(x, b):
+        y = (x * torch.as_strided(b, (4, 4), (b.stride(0), 2)).clone()).exp()
+        b.mul_(.5)
+        return y
+
+    torch._dynamo.reset()
+    y = (torch.compile(function, backend=backend) if backend else function)(x, b)
+    return y.detach(), *torch.autograd.grad(y.sum(), x), b
+
+
+def test_a_backward_reads_the_storage_of_what_an_input_was():
+    base = torch.rand(4, 8)
+    torch.testing.assert_close(_read_by_storage("kiln", base), _read_by_storage(None, base))
+
+
+def test_a_backward_that_reads_beside_a_copy_is_eagers(monkeypatch):
+    monkeypatch.delenv("KILN_FALLBACK")
+    base = torch.rand(4, 16)  # of which a copy has not the gaps
+    torch.testing.assert_close(_read_by_storage("kiln", base), _read_by_storage(None, base))
+    assert any("by storage" in reason for reason in kiln.stats()["fallbacks"])
+
+
 def test_control_a_backward_reads_what_an_input_has_become(monkeypatch):
     monkeypatch.setattr(joint_graph, "copy_written_inputs", lambda *_: None)
     monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", False)

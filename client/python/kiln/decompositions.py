@@ -176,9 +176,9 @@ def partition(joint_module: fx.GraphModule, joint_inputs: Sequence[Any], *, num_
         forward, backward = min_cut_rematerialization_partition(
             joint_module, joint_inputs, compiler="inductor", num_fwd_outputs=num_fwd_outputs, **kwargs
         )
-    joint_graph.copy_written_inputs(forward, num_fwd_outputs)
-    # Everything that means no memory as it was traced reads what is saved by its strides.
-    if not any(node.op == "placeholder" for node in pinned_layouts.pinned(backward.graph)):
+    pinned = {node.name for node in pinned_layouts.pinned(backward.graph) if node.op == "placeholder"}
+    joint_graph.copy_written_inputs(forward, num_fwd_outputs, pinned)
+    if not pinned:  # everything that means no memory as it was traced reads what is saved by its strides
         forward.meta[_RESULT_COUNT] = num_fwd_outputs
     return forward, backward
 
