@@ -19,7 +19,9 @@
 #include "absl/time/clock.h"
 #include "compiler/support/monotonic_time.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/support/thread_priority.h"
 #include "compiler/worker/namespaces.h"
+#include "compiler/worker/sandbox.h"
 
 namespace kiln {
 namespace {
@@ -200,6 +202,7 @@ Zygote::~Zygote() {
 void Zygote::Serve(int fd, int binary, const Program& program) {
   // A Ctrl-C or a hang-up at the terminal is kilnd's to handle: it drains, and needs its workers for that.
   setsid();
+  if (!program.gpu) LowerSessionPriority(kWorkerNiceness);
   for (int signal_number : {SIGINT, SIGTERM, SIGHUP}) signal(signal_number, SIG_IGN);
   sigset_t none;
   sigemptyset(&none);

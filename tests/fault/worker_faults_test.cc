@@ -281,6 +281,10 @@ TEST(WorkerFaults, WorkersYieldToTheDaemon) {
   const pid_t zygote = ChildrenOf(daemon.pid())[0];
   const int own = getpriority(PRIO_PROCESS, static_cast<id_t>(daemon.pid()));
   EXPECT_EQ(getpriority(PRIO_PROCESS, static_cast<id_t>(zygote)), own);
+  std::string group, word, niceness;  // "/autogroup-25 nice 5", where the kernel groups by session
+  if (std::ifstream(absl::StrCat("/proc/", zygote, "/autogroup")) >> group >> word >> niceness) {
+    EXPECT_EQ(niceness, absl::StrCat(kWorkerNiceness)) << group;
+  }
   EXPECT_TRUE(Eventually([&] {
     return absl::c_all_of(MembersOf(zygote), [&](const ProcessFacts& worker) {
       return worker.niceness == std::min(19, own + kWorkerNiceness);
