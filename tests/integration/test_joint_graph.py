@@ -353,12 +353,12 @@ def test_a_backward_reads_what_an_input_was(seed, size, dynamic):
         assert _differs_where_written(seed, dynamic, size, strided) < 1e-3
 
 
-def _read_by_storage(backend, base):
-    """Gradients where a buffer, every other element of `base`, is read by as_strided and then written; the buffer."""
-    x, b = torch.linspace(0, 1, 16).view(4, 4).requires_grad_(), base.clone()[:, ::base.shape[1] // 8]
+def _read_by_storage(backend, base, first, step):
+    """Gradients where a part of `base` is read by as_strided and then written; and what it has become."""
+    x, b = torch.linspace(0, 1, 16).view(4, 4).requires_grad_(), base.clone()[first:first + 4, ::step]
 
     def function(x, b):
-        y = (x * torch.as_strided(b, (4, 4), (b.stride(0), 2)).clone()).exp()
+        y = (x * torch.as_strided(b, (4, 4), (4 * step, step)).clone()).exp()
         b.mul_(.5)
         return y
 
@@ -368,21 +368,24 @@ def _read_by_storage(backend, base):
 
 
 def test_a_backward_reads_the_storage_of_what_an_input_was():
-    base = torch.rand(4, 8)
-    torch.testing.assert_close(_read_by_storage("kiln", base), _read_by_storage(None, base))
+    base = torch.rand(5, 4)
+    for first in (0, 1):
+        torch.testing.assert_close(_read_by_storage("kiln", base, first, 1), _read_by_storage(None, base, first, 1))
 
 
-def test_a_backward_that_reads_beside_a_copy_is_eagers(monkeypatch):
+@pytest.mark.parametrize("first, step", [(0, 2), (1, 3)])
+def test_a_backward_that_reads_beside_a_copy_is_eagers(first, step, monkeypatch):
+    """Of an input with gaps a copy has its elements elsewhere."""
     monkeypatch.delenv("KILN_FALLBACK")
-    base = torch.rand(4, 16)  # of which a copy has not the gaps
-    torch.testing.assert_close(_read_by_storage("kiln", base), _read_by_storage(None, base))
+    base = torch.rand(6, 4 * step)
+    torch.testing.assert_close(_read_by_storage("kiln", base, first, step), _read_by_storage(None, base, first, step))
     assert any("by storage" in reason for reason in kiln.stats()["fallbacks"])
 
 
 def test_control_a_backward_reads_what_an_input_has_become(monkeypatch):
     monkeypatch.setattr(joint_graph, "copy_written_inputs", lambda *_: None)
-    monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", False)
-    assert max(_differs_where_written(seed, False, 6) for seed in range(6)) > 1e-2
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        assert max(_differs_where_written(seed, False, 6) for seed in range(6)) > 1e-2
 
 
 @pytest.mark.parametrize("size", [7, 15, 16, 40])

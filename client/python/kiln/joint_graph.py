@@ -24,7 +24,6 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import pinned_layouts
-from .errors import Unsupported
 from .fx_nodes import args_of, name_of
 
 aten = torch.ops.aten
@@ -56,8 +55,8 @@ def copy_written_inputs(forward: fx.GraphModule, result_count: int, pinned: Set[
     runs later, and torch's partitioner takes an input for a value that stays.
 
     result_count: so many of the forward's results come first, and are not saved.
-    pinned: names of what the backward reads by storage, of which a copy has to have the place, too. Raises Unsupported
-    where it has not."""
+    pinned: names of what the backward reads by storage, of which a copy has to have the place, too. RuntimeError where
+    it has not: the graph runs as in eager."""
     graph = forward.graph
     written = {args_of(node)[0] for node in graph.find_nodes(op="call_function", target=aten.copy_.default)}
     output = graph.output_node()
@@ -69,7 +68,7 @@ def copy_written_inputs(forward: fx.GraphModule, result_count: int, pinned: Set[
         """Of an input the copy, of a view of one the view of that; another node itself."""
         if node not in copies and node in written:
             if node.name in pinned and not _begins_its_memory(node.meta["val"]):
-                raise Unsupported("a backward that reads by storage what its forward has written into")
+                raise RuntimeError("a backward that reads by storage what its forward has written into")
             with graph.inserting_before(first):
                 copies[node] = _Emitter(graph, node)(aten.clone.default, node)
         elif node not in copies and pinned_layouts.is_view(node.target) and _memory_of(node) in written:
@@ -92,8 +91,7 @@ def _memory_of(node: fx.Node) -> fx.Node:
 
 def _begins_its_memory(value: torch.Tensor) -> bool:
     """Whether a clone has its elements where it has them."""
-    return (statically_known_true(value.storage_offset() == 0)
-            and torch._prims_common.is_non_overlapping_and_dense(value))
+    return statically_known_true(sym_eq((0, *value.clone().stride()), (value.storage_offset(), *value.stride())))
 
 
 class _Emitter:
