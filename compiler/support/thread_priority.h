@@ -1,4 +1,4 @@
-// The priority of threads whose work nobody waits for.
+// The priority of threads and sessions whose work nobody waits for.
 #pragma once
 
 #include <fcntl.h>

@@ -231,7 +231,6 @@ class ComposedProgram(Program):
         except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, AssertionError):
             taken = False
         if not taken:
-            del self.names[count:]
             self._restart()
             return None
         self.steps.append((function, operands))
