@@ -9,9 +9,10 @@
 // and untouched, one that another process has open ABORTED and untouched. No space, no permission:
 // RESOURCE_EXHAUSTED, PERMISSION_DENIED. Running: after a failed write (disk full) reads go on; later Puts
 // try, once a second, whether there is space again, and then open the database anew: a Reclaim is then
-// CANCELLED, a Get waits, and the catalogue answers meanwhile as it did. Where the opening fails a Get is
-// UNAVAILABLE and the catalogue empty, until a later one has succeeded. Thread-safe. Memory: one cache for
-// blocks and blobs, and one write buffer a column family.
+// CANCELLED, or RESOURCE_EXHAUSTED where it met the full disk first, a Get waits, and the catalogue answers
+// meanwhile as it did. Where the opening fails a Get is UNAVAILABLE and the catalogue empty, until a later
+// one has succeeded. Thread-safe. Memory: one cache for blocks and blobs, and one write buffer a column
+// family.
 #pragma once
 
 #include <array>

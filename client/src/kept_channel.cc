@@ -54,7 +54,7 @@ absl::StatusOr<KeptChannel::Lease> KeptChannel::Take(const std::string& address,
                                                      MonotonicTime deadline) {
   KILN_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, Hold(address, files));
   Lease lease(this, std::move(channel));
-  const absl::Status connected = Connect(lease.channel(), address, deadline);
+  const absl::Status connected = Connect(lease.channel(), address, files, deadline);
   if (connected.ok()) return lease;
   lease.SetBroken();
   return connected;

@@ -1,5 +1,7 @@
 #include "compiler/channel/channel.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -23,14 +25,19 @@ bool IsLoopback(absl::string_view address) {
   return host == "localhost" || host == "[::1]" || host == "127.0.0.1";
 }
 
-// A connection that was made and then came to nothing. kilnd says no more to a caller whose certificate it
-// does not take than to close it.
-bool EndedByTls(absl::string_view why) {
-  for (const absl::string_view sign : {"andshake", "peer certificate", "Socket closed", "Connection reset"}) {
-    if (absl::StrContains(why, sign)) return true;
-  }
-  return false;
+// Two tries of gRPC's for a connection are at least this far apart.
+constexpr absl::Duration kBetweenTries = absl::Milliseconds(1'500);
+
+bool HasOneOf(absl::string_view why, std::initializer_list<absl::string_view> signs) {
+  return std::any_of(signs.begin(), signs.end(),
+                     [&](absl::string_view sign) { return absl::StrContains(why, sign); });
 }
+
+bool EndedByTls(absl::string_view why) { return HasOneOf(why, {"andshake", "peer certificate"}); }
+
+// A connection that was made and then came to nothing. kilnd says no more to a caller whose certificate it
+// does not take than to close it; and one that ends closes its connections, too.
+bool EndedAtOnce(absl::string_view why) { return HasOneOf(why, {"Socket closed", "Connection reset"}); }
 
 }  // namespace
 
@@ -82,23 +89,38 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> NewChannel(const std::string& add
 }
 
 absl::Status Connect(const std::shared_ptr<grpc::Channel>& channel, const std::string& address,
-                     MonotonicTime deadline) {
+                     const TlsFiles& files, MonotonicTime deadline) {
+  const TlsFiles& names = TlsVariables();
+  const bool by_tls = !IsUnixSocket(address) && !files.certificate.empty();
+  std::string why;
+  MonotonicTime ended_since = MonotonicTime::max();
   while (true) {
     const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
     if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
+    MonotonicTime look_again = deadline;
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !IsUnixSocket(address)) {
-      if (const std::string why = WhyNotConnected(channel); EndedByTls(why)) {
+      why = WhyNotConnected(channel);
+      const MonotonicTime now = MonotonicNow();
+      ended_since = EndedAtOnce(why) ? std::min(ended_since, now) : MonotonicTime::max();
+      const bool ends_each_time = ended_since <= now - absl::ToChronoNanoseconds(kBetweenTries);
+      if (by_tls && (EndedByTls(why) || ends_each_time)) {
         return absl::UnauthenticatedError(absl::StrCat(
             "kilnd at ", address, " and this process do not take each other's certificates: ", why,
-            ". Its certificate has to be of an authority in ", TlsVariables().authority,
-            " and of that host, and ", TlsVariables().certificate,
-            " valid now, for clients, and of an authority in its listen.tls.authority"));
+            ". Its certificate has to be of an authority in ", names.authority, " and of that host, and ",
+            names.certificate, " valid now, for clients, and of an authority in its listen.tls.authority"));
       }
+      // The state stays the same while gRPC tries again.
+      look_again = std::min(deadline, MonotonicAfter(kBetweenTries / 3));
     }
-    if (!channel->WaitForStateChange(state, GrpcDeadline(deadline))) {
-      return absl::UnavailableError(absl::StrCat("no kilnd answers at ", address));
-    }
+    if (!channel->WaitForStateChange(state, GrpcDeadline(look_again)) && MonotonicNow() >= deadline) break;
   }
+  std::string told = absl::StrCat("no kilnd answers at ", address);
+  if (!why.empty()) absl::StrAppend(&told, ": ", why);
+  if (!by_tls && ended_since != MonotonicTime::max()) {
+    absl::StrAppend(&told, "; where it takes mutual TLS alone, set ", names.authority, ", ",
+                    names.certificate, " and ", names.key);
+  }
+  return absl::UnavailableError(told);
 }
 
 std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel) {

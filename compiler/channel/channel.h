@@ -36,10 +36,11 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> NewChannel(const std::string& add
                                                           const TlsFiles& names, int message_bytes_max,
                                                           KeepAlive keep_alive = KeepAlive::kByTcp);
 
-// UNAVAILABLE where nobody answers in time. UNAUTHENTICATED, at once, where one side does not believe the
-// other's certificate, as far as gRPC's words tell.
+// `channel` is NewChannel's of the same address and files. UNAVAILABLE, with the reason, where nobody answers
+// in time. UNAUTHENTICATED, before it, where one side does not believe the other's certificate as far as
+// gRPC's words tell: it says so, or each try by TLS ends at once.
 absl::Status Connect(const std::shared_ptr<grpc::Channel>& channel, const std::string& address,
-                     MonotonicTime deadline);
+                     const TlsFiles& files, MonotonicTime deadline);
 
 // Why the last connection failed, in gRPC's words; empty where there is one.
 std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel);

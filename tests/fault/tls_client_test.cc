@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "kiln/client.h"
 #include "tests/fault/certificates.h"
+#include "tests/fault/cut_proxy.h"
 #include "tests/fault/test_daemon.h"
 #include "tests/fault/tls_daemon.h"
 
@@ -86,6 +87,34 @@ TEST_F(TlsClientTest, SaysWhyThereIsNoConnection) {
   options.connect_seconds = 1;
   daemon_ = nullptr;
   EXPECT_EQ(Get(options, "kernels 1").status().code(), absl::StatusCode::kUnavailable);
+}
+
+// A connection that ends at once is no word on certificates, until the next ones do, too.
+TEST_F(TlsClientTest, AConnectionThatEndsIsTriedAgain) {
+  Start();
+  CutProxy wire(address_);
+  ClientOptions options = OptionsOf("compile");
+  options.address = wire.address();
+  wire.Refuse(true);
+  std::thread returns([&] {
+    EXPECT_TRUE(Eventually([&] { return wire.accepted() > 0; }));
+    wire.Refuse(false);
+  });
+  EXPECT_TRUE(Get(options, "kernels 1").ok());
+  returns.join();
+}
+
+TEST_F(TlsClientTest, WithoutTlsNothingIsSaidOfCertificates) {
+  Start();
+  ClientOptions options;
+  options.address = address_;
+  options.connect_seconds = 4;
+  const absl::Status status = Get(options, "kernels 1").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(std::regex_search(std::string(status.message()),
+                                std::regex("no kilnd answers at .*; where it takes mutual TLS alone, set "
+                                           "KILN_TLS_CA, KILN_TLS_CERT and KILN_TLS_KEY")))
+      << status;
 }
 
 // kilnd is stopped, so that its host answers and it does not. The control is a caller that does not ask.

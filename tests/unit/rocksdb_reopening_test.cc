@@ -22,7 +22,9 @@ namespace {
 
 using StatusCode = absl::StatusCode;
 
-// Blobs are read slowly by every thread but one, which can be made to find the disk full.
+// One thread can be made to find the disk full. The blobs of the others are read slowly, and from the fifth
+// read on not until the store has probed for space: a Reclaim that comes to its next pass before would meet
+// the full disk itself.
 class SlowFileSystem : public rocksdb::FileSystemWrapper {
  public:
   explicit SlowFileSystem(const std::shared_ptr<rocksdb::FileSystem>& target) : FileSystemWrapper(target) {}
@@ -45,7 +47,13 @@ class SlowFileSystem : public rocksdb::FileSystemWrapper {
     if (status.ok()) *file = std::make_unique<FullFile>(std::move(target), this);
     return status;
   }
-  std::atomic<bool> slow{false}, full{false};
+  rocksdb::IOStatus DeleteFile(const std::string& path, const rocksdb::IOOptions& options,
+                               rocksdb::IODebugContext* context) override {
+    if (absl::EndsWith(path, "/probe")) probed = true;
+    return FileSystemWrapper::DeleteFile(path, options, context);
+  }
+  static constexpr int kHeldFrom = 5;
+  std::atomic<bool> slow{false}, full{false}, probed{false};
   std::atomic<int> slow_reads{0};
 
  private:
@@ -57,8 +65,10 @@ class SlowFileSystem : public rocksdb::FileSystemWrapper {
                            rocksdb::Slice* result, char* scratch,
                            rocksdb::IODebugContext* context) const override {
       if (system_->slow && std::this_thread::get_id() != system_->quick_) {
-        ++system_->slow_reads;
-        absl::SleepFor(absl::Milliseconds(20));
+        if (++system_->slow_reads >= kHeldFrom) {
+          while (!system_->probed) absl::SleepFor(absl::Milliseconds(1));
+        }
+        absl::SleepFor(absl::Milliseconds(100));
       }
       return FSRandomAccessFileOwnerWrapper::Read(offset, size, options, result, scratch, context);
     }
@@ -101,11 +111,12 @@ TEST(RocksdbStoreTest, OpeningAnewWaitsForNoReclaim) {
     ASSERT_TRUE((*store)->Put({blob}).ok());
     if (i % 2 == 0) gone.push_back(blob.id);
   }
+  ASSERT_TRUE((*store)->Reclaim(nullptr).ok()) << "so that no write waits for a compaction, which is held";
   ASSERT_TRUE((*store)->Delete(gone).ok());
   system->slow = true;
   absl::Status reclaimed;
   std::thread reclaimer([&] { reclaimed = (*store)->Reclaim(nullptr); });
-  while (system->slow_reads < 5) absl::SleepFor(absl::Milliseconds(1));
+  while (system->slow_reads < SlowFileSystem::kHeldFrom) absl::SleepFor(absl::Milliseconds(1));
   system->full = true;
   EXPECT_EQ((*store)->Put({Tuning("a")}).code(), StatusCode::kResourceExhausted);
   system->full = false;
