@@ -190,6 +190,21 @@ def test_losses_of_two_dtypes(loss, reduction):
         torch.testing.assert_close(mine, loss(x, target, reduction=reduction), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("loss, sizes, labels", [
+    *(("multi_margin_loss", *each) for each in (((5,), ()), ((5,), (1,)), ((), ()), ((1, 5), ()), ((3, 5), (3,)))),
+    *(("multilabel_margin_loss", sizes, sizes) for sizes in ((), (5,), (1, 5), (3, 5)))])
+def test_margin_losses_of_no_batch(loss, sizes, labels, reduction):
+    function = functools.partial(getattr(torch.nn.functional, loss), reduction=reduction)
+    x, target = torch.randn(sizes, requires_grad=True), torch.zeros(labels, dtype=torch.int64)
+    assert _wrong(function, x, target) == []
+    torch._dynamo.reset()
+    mine, own = (call(x, target) for call in (torch.compile(function, backend="kiln"), function))
+    assert mine.shape == own.shape
+    torch.testing.assert_close(mine, own)
+    torch.testing.assert_close(*(torch.autograd.grad(each.sum(), x)[0] for each in (mine, own)))
+
+
 @pytest.mark.parametrize("sizes", [(), (4,), (1, 4), (3, 1), (3, 4)])
 def test_an_outer_product_added_to_another_dtype(sizes):
     column, row = torch.randn(3), torch.randn(4)

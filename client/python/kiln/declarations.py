@@ -184,6 +184,18 @@ def _loss(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> A
     return given(source, *others, **options).to(source.dtype)
 
 
+def _margin_loss(labels: int) -> Callable[..., Any]:
+    """Without reduction a loss is a number where its target has `labels` dimensions or fewer, which is no batch."""
+
+    def declare(given: Given, source: torch.Tensor, target: torch.Tensor, *others: Any, **options: Any) -> Any:
+        loss, *more = results if isinstance(results := given(source, target, *others, **options), tuple) else (results,)
+        if loss.dim() == 1 and target.dim() <= labels:
+            loss = loss.new_empty(())
+        return (loss, *more) if more else loss
+
+    return declare
+
+
 def _addr(given: Given, source: torch.Tensor, column: torch.Tensor, row: torch.Tensor, *others: Any,
           **options: Any) -> Any:
     """The operator expands a number before it asks which dtype is the larger. The two vectors, each expanded, tell
@@ -350,6 +362,8 @@ _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.ldexp.Tensor: _ldexp,
     aten.huber_loss.default: _huber_loss,
     aten.soft_margin_loss.default: _loss,
+    aten.multi_margin_loss.default: _margin_loss(0),
+    aten.multilabel_margin_loss_forward.default: _margin_loss(1),
     aten._unique.default: _unique,
     aten._unique2.default: _unique,
     aten.unique_dim.default: _unique_dim,

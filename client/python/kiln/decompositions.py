@@ -20,10 +20,11 @@ from . import declarations, fallback, graph_cut, joint_graph, pinned_layouts
 aten = torch.ops.aten
 
 # What torch decomposes in Python before autograd sees it, table or no table: bilinear upsampling into a gradient of
-# sums at computed positions, the others into other numbers than their operators give.
+# sums at computed positions, the others into other numbers or sizes than their operators give.
 _KEPT_WHOLE = (aten.upsample_bilinear2d.default, aten.upsample_bilinear2d.vec,
                aten.upsample_bilinear2d_backward.default, aten.softshrink.default, aten.softshrink_backward.default,
-               aten.multilabel_margin_loss_forward.default, aten.multilabel_margin_loss_backward.default)
+               aten.multilabel_margin_loss_forward.default, aten.multilabel_margin_loss_backward.default,
+               aten.multi_margin_loss.default)
 
 
 def table() -> dict[Any, Any]:
@@ -80,7 +81,7 @@ def views() -> tuple[Any, ...]:
 @contextlib.contextmanager
 def kept_whole() -> Iterator[None]:
     """Those operators stay one each while a graph is traced, so that autograd records their backward operators; linear
-    upsampling in one and three dimensions is decomposed as its operators sample."""
+    upsampling in one and three dimensions is decomposed as its operators sample, a margin loss into its sizes."""
     from torch._decomp import decompositions
 
     linear = decompositions._upsample_linear
@@ -93,6 +94,7 @@ def kept_whole() -> Iterator[None]:
     # torch's own C++ functions know no symbolic sizes.
     for key in keys:
         aten.upsample_bilinear2d.vec.py_kernels[key] = _upsample_with_sizes
+    aten.multi_margin_loss.default.py_kernels[torch._C.DispatchKey.Autograd] = _multi_margin_loss
     for op, gradient_like in _GRADIENTS.items():
         op.py_kernels[torch._C.DispatchKey.Meta] = gradient_like
     decompositions._upsample_linear = functools.partial(_copied_where_sizes_stay, linear)
@@ -113,6 +115,14 @@ def _upsample_with_sizes(input: torch.Tensor, output_size: Sequence[int] | None,
     size = upsample_compute_output_size(input.size(), output_size, scale_factors)
     result: torch.Tensor = aten.upsample_bilinear2d.default(input, size, align_corners, *(scale_factors or ()))
     return result
+
+
+def _multi_margin_loss(source: torch.Tensor, target: torch.Tensor, *others: Any) -> torch.Tensor:
+    """Of one label, which is no batch of one, the loss is a number."""
+    from torch._decomp import decompositions
+
+    loss: torch.Tensor = decompositions.multi_margin_loss(source, target, *others)
+    return loss.reshape(()) if target.dim() == 0 else loss
 
 
 def _copied_where_sizes_stay(linear: Callable[..., torch.Tensor], source: torch.Tensor, sizes: Sequence[int],
