@@ -189,47 +189,14 @@ class ProgramLoader {
     Program::Step step;
     step.kind = from.kind_case();
     switch (from.kind_case()) {
-      case v1::Step::kLet:
-        step.a = from.let().symbol();
-        step.from_expr = from.let().from_case() == v1::Step::Let::kExpr;
-        if (step.from_expr) {
-          KILN_ASSIGN_OR_RETURN(step.dim, to_.exprs_.Resolve(from.let().expr()));
-        } else {
-          KILN_RETURN_IF_ERROR(Use(from.let().item()));
-          step.b = from.let().item();
-        }
-        break;
+      case v1::Step::kLet: KILN_RETURN_IF_ERROR(Let(from.let(), step)); break;
       case v1::Step::kCheck: {
         KILN_ASSIGN_OR_RETURN(step.dim, to_.exprs_.ResolveExpr(from.check().condition()));
         step.message = from.check().message();
         break;
       }
-      case v1::Step::kAlloc:
-        step.a = from.alloc().buffer();
-        step.b = from.alloc().reuse();
-        if (step.b >= 0) {
-          KILN_RETURN_IF_ERROR(Use(step.b));
-          if (to_.buffers_[step.b].kind == v1::ProgramBuffer::VIEW) {
-            return absl::InvalidArgumentError("a view's storage cannot be taken over");
-          }
-          // Its bytes may still be read by the next step, under the new buffer's storage.
-          taken_.push_back(step.b);
-          KILN_RETURN_IF_ERROR(Known(step.a));
-          step.moves = SameLayout(to_.buffers_[step.a], to_.buffers_[step.b]);
-        } else {
-          step.b = -1;
-        }
-        KILN_RETURN_IF_ERROR(Define(step.a));
-        PutIntoBlock(step.a, step.b);
-        break;
-      case v1::Step::kFree:
-        step.a = from.free().buffer();
-        KILN_RETURN_IF_ERROR(Use(step.a));
-        if (to_.buffers_[step.a].kind != v1::ProgramBuffer::VIEW) {
-          live_[step.a] = false;
-          if (block_of_[step.a] >= 0) blocks_[block_of_[step.a]].storage.last = to_.steps_.size();
-        }
-        break;
+      case v1::Step::kAlloc: KILN_RETURN_IF_ERROR(Alloc(from.alloc(), step)); break;
+      case v1::Step::kFree: KILN_RETURN_IF_ERROR(Free(from.free(), step)); break;
       case v1::Step::kView:
         step.a = from.view().buffer();
         KILN_RETURN_IF_ERROR(Use(step.a));
@@ -257,10 +224,50 @@ class ProgramLoader {
       default:
         return absl::UnimplementedError(absl::StrCat("unknown step ", static_cast<int>(from.kind_case())));
     }
-    if (step.kind == v1::Step::kLet && step.a >= static_cast<uint32_t>(from_.symbols_size())) {
-      return absl::InvalidArgumentError("a step sets an unknown symbol");
-    }
     to_.steps_.push_back(std::move(step));
+    return absl::OkStatus();
+  }
+
+  absl::Status Let(const v1::Step::Let& from, Program::Step& step) {
+    step.a = from.symbol();
+    step.from_expr = from.from_case() == v1::Step::Let::kExpr;
+    if (step.from_expr) {
+      KILN_ASSIGN_OR_RETURN(step.dim, to_.exprs_.Resolve(from.expr()));
+    } else {
+      KILN_RETURN_IF_ERROR(Use(from.item()));
+      step.b = from.item();
+    }
+    if (step.a >= static_cast<uint32_t>(from_.symbols_size()))
+      return absl::InvalidArgumentError("a step sets an unknown symbol");
+    return absl::OkStatus();
+  }
+
+  absl::Status Alloc(const v1::Step::Alloc& from, Program::Step& step) {
+    step.a = from.buffer();
+    step.b = from.reuse();
+    if (step.b >= 0) {
+      KILN_RETURN_IF_ERROR(Use(step.b));
+      if (to_.buffers_[step.b].kind == v1::ProgramBuffer::VIEW) {
+        return absl::InvalidArgumentError("a view's storage cannot be taken over");
+      }
+      // Its bytes may still be read by the next step, under the new buffer's storage.
+      taken_.push_back(step.b);
+      KILN_RETURN_IF_ERROR(Known(step.a));
+      step.moves = SameLayout(to_.buffers_[step.a], to_.buffers_[step.b]);
+    } else {
+      step.b = -1;
+    }
+    KILN_RETURN_IF_ERROR(Define(step.a));
+    PutIntoBlock(step.a, step.b);
+    return absl::OkStatus();
+  }
+
+  absl::Status Free(const v1::Step::Free& from, Program::Step& step) {
+    step.a = from.buffer();
+    KILN_RETURN_IF_ERROR(Use(step.a));
+    if (to_.buffers_[step.a].kind == v1::ProgramBuffer::VIEW) return absl::OkStatus();
+    live_[step.a] = false;
+    if (block_of_[step.a] >= 0) blocks_[block_of_[step.a]].storage.last = to_.steps_.size();
     return absl::OkStatus();
   }
 
