@@ -2,27 +2,19 @@
 
 #include <dlfcn.h>
 
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/runtime/library_functions.h"
+#include "compiler/support/status_macros.h"
 
 namespace kiln::runtime {
+namespace {
 
-absl::StatusOr<TorchShim> TorchShim::Find(v1::DeviceType device) {
-  void* library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
-  if (library == nullptr) return absl::UnimplementedError("libtorch_cpu.so is not loaded in this process");
-  void* typed = device == v1::CUDA ? dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY) : library;
-  if (typed == nullptr) return absl::UnimplementedError("this torch has no CUDA");
-  TorchShim shim = {};
-  shim.library = library;
-  LibraryFunctions functions(library), typed_functions(typed);
-  // Functions of one kind of device have its name in theirs.
-  auto want = [&](auto& function, const char* name) {
-    const std::string full = absl::StrCat("aoti_torch_", device == v1::CUDA ? "cuda_" : "cpu_", name);
-    typed_functions.Want(function, full.c_str());
-  };
+// Functions that have one name for all kinds of devices.
+void FindCommon(LibraryFunctions& functions, TorchShim& shim) {
   functions.Need(shim.empty_strided, "aoti_torch_empty_strided");
   functions.Need(shim.from_blob, "aoti_torch_create_tensor_from_blob");
   functions.Need(shim.reinterpret, "aoti_torch__reinterpret_tensor");
@@ -44,6 +36,14 @@ absl::StatusOr<TorchShim> TorchShim::Find(v1::DeviceType device) {
   functions.Need(shim.thread_index, "torch_get_thread_idx");
   functions.Need(shim.num_threads, "torch_get_num_threads");
   functions.Want(shim.what, "torch_exception_get_what_without_backtrace");
+}
+
+// Functions of one kind of device have its name in theirs.
+void FindTyped(const LibraryFunctions& functions, v1::DeviceType device, TorchShim& shim) {
+  const auto want = [&](auto& function, const char* name) {
+    const std::string full = absl::StrCat("aoti_torch_", device == v1::CUDA ? "cuda_" : "cpu_", name);
+    functions.Want(function, full.c_str());
+  };
   want(shim.mm_out, "mm_out");
   want(shim.bmm_out, "bmm_out");
   want(shim.addmm_out, "addmm_out");
@@ -63,6 +63,10 @@ absl::StatusOr<TorchShim> TorchShim::Find(v1::DeviceType device) {
   want(shim.repeat_interleave, "repeat_interleave_Tensor");
   want(shim.index, "index_Tensor");
   want(shim.index_put, "index_put");
+}
+
+// Torch's numbers of the dtypes.
+absl::Status FindDTypes(LibraryFunctions& functions, TorchShim& shim) {
   static constexpr std::pair<v1::DType, const char*> kTypes[] = {
 #define KILN_DTYPE(Enum, text, torch, bytes, dtype_class) {v1::Enum, "aoti_torch_dtype_" #torch},
 #include "compiler/graph/dtypes.def"
@@ -79,6 +83,22 @@ absl::StatusOr<TorchShim> TorchShim::Find(v1::DeviceType device) {
     shim.to_torch[dtype] = number;
     shim.from_torch[number] = dtype;
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TorchShim> TorchShim::Find(v1::DeviceType device) {
+  void* library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
+  if (library == nullptr) return absl::UnimplementedError("libtorch_cpu.so is not loaded in this process");
+  void* typed = device == v1::CUDA ? dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY) : library;
+  if (typed == nullptr) return absl::UnimplementedError("this torch has no CUDA");
+  TorchShim shim = {};
+  shim.library = library;
+  LibraryFunctions functions(library), typed_functions(typed);
+  FindCommon(functions, shim);
+  FindTyped(typed_functions, device, shim);
+  KILN_RETURN_IF_ERROR(FindDTypes(functions, shim));
   int32_t (*cpu_type)() = nullptr;
   int32_t (*cuda_type)() = nullptr;
   functions.Need(cpu_type, "aoti_torch_device_type_cpu");
