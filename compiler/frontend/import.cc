@@ -399,24 +399,11 @@ class Importer {
       case v1::Argument::kAsOptionalTensors:
         return ReadTensors(from.as_optional_tensors(), /*optional=*/true);
       case v1::Argument::kAsInt: return IntArg{graph_.exprs.Const(from.as_int())};
-      case v1::Argument::kAsInts: {
-        KILN_RETURN_IF_ERROR(CheckList(from.as_ints().values_size()));
-        IntListArg list;
-        for (int64_t value : from.as_ints().values()) list.values.push_back(graph_.exprs.Const(value));
-        return list;
-      }
+      case v1::Argument::kAsInts: return ReadInts(from.as_ints());
       case v1::Argument::kAsFloat: return FloatArg{Double(from.as_float())};
-      case v1::Argument::kAsFloats: {
-        KILN_RETURN_IF_ERROR(CheckList(from.as_floats().bits_size()));
-        FloatListArg list;
-        for (uint64_t bits : from.as_floats().bits()) list.values.push_back(Double(bits));
-        return list;
-      }
+      case v1::Argument::kAsFloats: return ReadFloats(from.as_floats());
       case v1::Argument::kAsBool: return BoolArg{from.as_bool()};
-      case v1::Argument::kAsBools: {
-        KILN_RETURN_IF_ERROR(CheckList(from.as_bools().values_size()));
-        return BoolListArg{{from.as_bools().values().begin(), from.as_bools().values().end()}};
-      }
+      case v1::Argument::kAsBools: return ReadBools(from.as_bools());
       case v1::Argument::kAsString:
         if (from.as_string().size() > kStringMax)
           return TooMany("characters", from.as_string().size(), kStringMax);
@@ -426,15 +413,7 @@ class Importer {
         KILN_ASSIGN_OR_RETURN(ExprId value, ReadInt(from.as_sym_int()));
         return IntArg{value};
       }
-      case v1::Argument::kAsSymInts: {
-        KILN_RETURN_IF_ERROR(CheckList(from.as_sym_ints().values_size()));
-        IntListArg list;
-        for (const v1::SymInt& value : from.as_sym_ints().values()) {
-          KILN_ASSIGN_OR_RETURN(ExprId id, ReadInt(value));
-          list.values.push_back(id);
-        }
-        return list;
-      }
+      case v1::Argument::kAsSymInts: return ReadSymInts(from.as_sym_ints());
       case v1::Argument::kAsScalarType:
         if (ByteSize(from.as_scalar_type()) == 0) return Invalid("unknown dtype");
         return DTypeArg{from.as_scalar_type()};
@@ -465,6 +444,35 @@ class Importer {
       list.values.push_back(id);
     }
     return list;
+  }
+
+  absl::StatusOr<Argument> ReadInts(const v1::Argument::Ints& from) {
+    KILN_RETURN_IF_ERROR(CheckList(from.values_size()));
+    IntListArg list;
+    for (int64_t value : from.values()) list.values.push_back(graph_.exprs.Const(value));
+    return list;
+  }
+
+  absl::StatusOr<Argument> ReadSymInts(const v1::Argument::SymInts& from) {
+    KILN_RETURN_IF_ERROR(CheckList(from.values_size()));
+    IntListArg list;
+    for (const v1::SymInt& value : from.values()) {
+      KILN_ASSIGN_OR_RETURN(ExprId id, ReadInt(value));
+      list.values.push_back(id);
+    }
+    return list;
+  }
+
+  static absl::StatusOr<Argument> ReadFloats(const v1::Argument::Floats& from) {
+    KILN_RETURN_IF_ERROR(CheckList(from.bits_size()));
+    FloatListArg list;
+    for (uint64_t bits : from.bits()) list.values.push_back(Double(bits));
+    return list;
+  }
+
+  static absl::StatusOr<Argument> ReadBools(const v1::Argument::Bools& from) {
+    KILN_RETURN_IF_ERROR(CheckList(from.values_size()));
+    return BoolListArg{{from.values().begin(), from.values().end()}};
   }
 
   static double Double(uint64_t bits) {
