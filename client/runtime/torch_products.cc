@@ -1,6 +1,5 @@
 #include "client/runtime/torch_products.h"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <optional>
@@ -8,6 +7,7 @@
 
 #include "client/runtime/memory_range.h"
 #include "client/runtime/scratch.h"
+#include "compiler/library/conv1x1_gemm.h"
 #include "compiler/library/convolution.h"
 #include "compiler/library/gemm.h"
 
@@ -29,15 +29,37 @@ double Real(const CallArguments& a, absl::string_view name, double otherwise) {
   return value->kind == v1::Argument::kAsFloat ? value->real : static_cast<double>(value->number);
 }
 
-bool All(const CallArguments& a, absl::string_view name, int64_t wanted) {
+// One number stands for both; none leaves the pair as it is.
+bool ReadPair(const CallArguments& a, absl::string_view name, int64_t (&pair)[2]) {
   const CallValue* value = a.Find(name);
-  return value != nullptr && value->numbers.size() <= 2 &&
-         std::all_of(value->numbers.begin(), value->numbers.end(), [&](int64_t n) { return n == wanted; });
+  if (value == nullptr || value->numbers.size() > 2) return false;
+  if (value->numbers.empty()) return true;
+  pair[0] = value->numbers.front(), pair[1] = value->numbers.back();
+  return true;
 }
 
-// Of one image: whether its rows follow each other, so that all its points lie evenly.
-bool RowsFollow(absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides) {
-  return sizes[2] == 1 || strides[2] == sizes[3] * strides[3];
+// 1×1, of one group.
+bool IsOfPoints(const CallArguments& a, const StridedTensor& images, const StridedTensor& weights) {
+  const CallValue *transposed = a.Find(Names::kTransposed), *groups = a.Find(Names::kGroups);
+  if (transposed == nullptr || transposed->number != 0 || groups == nullptr || groups->number != 1)
+    return false;
+  if (images.sizes.size() != 4 || weights.sizes.size() != 4 || weights.sizes[1] != images.sizes[1])
+    return false;
+  Window window{.kernel = {weights.sizes[2], weights.sizes[3]}};
+  return ReadPair(a, Names::kStride, window.stride) && ReadPair(a, Names::kPadding, window.padding) &&
+         window.covers_points();
+}
+
+// Whether the points of each image lie evenly, rows one after the other, or those of all images in one
+// matrix.
+bool PointsLieEvenly(const StridedTensor& images, bool in_one_matrix) {
+  const absl::Span<const int64_t> sizes = images.sizes, strides = images.strides;
+  if (sizes[2] != 1 && strides[2] != sizes[3] * strides[3]) return false;
+  return !in_one_matrix || sizes[0] <= 1 || strides[0] == sizes[2] * sizes[3] * strides[3];
+}
+
+Matrix WithoutMemory(const StridedMatrix& m) {
+  return {nullptr, m.rows, m.columns, m.row_stride, m.column_stride, m.batch_stride};
 }
 
 // `batch` 0: one matrix, no dimension for a batch.
@@ -132,39 +154,23 @@ class TorchProducts::Call : public MemoryCall {
     return gelu != nullptr && gelu->number != 0 ? v1::ACTIVATION_GELU_TANH : v1::ACTIVATION_RELU;
   }
 
-  // A window of one point with a stride of one: the product of the weights and each image's points. Images
-  // stored channel by channel are factors on the right, images stored point by point ones on the left, all of
-  // the batch at once.
+  // Images and weights change places where the gemm has them so.
   bool SettleConvolution(const CallArguments& a, const TensorMemory& input, const TensorMemory& weight) {
-    const CallValue *transposed = a.Find(Names::kTransposed), *groups = a.Find(Names::kGroups);
-    if (transposed == nullptr || transposed->number != 0 || groups == nullptr || groups->number != 1)
-      return false;
-    if (!All(a, Names::kStride, 1) || !All(a, Names::kPadding, 0)) return false;
-    const absl::Span<const int64_t> sizes = input.sizes, strides = input.strides;
-    const absl::Span<const int64_t> window = weight.sizes, steps = weight.strides;
-    if (sizes.size() != 4 || window.size() != 4 || window[2] != 1 || window[3] != 1 ||
-        window[1] != sizes[1]) {
-      return false;
-    }
-    if (input.dtype != weight.dtype) return false;
-    const int64_t images = sizes[0], inputs = sizes[1], outputs = window[0], points = sizes[2] * sizes[3];
-    if (images == 0 || inputs == 0 || outputs == 0 || points == 0 || !RowsFollow(sizes, strides))
-      return false;
+    const StridedTensor images{input.sizes, input.strides}, weights{weight.sizes, weight.strides};
+    if (input.dtype != weight.dtype || !IsOfPoints(a, images, weights)) return false;
+    const std::optional<Conv1x1Gemm> gemm = Conv1x1AsGemm(images, weights);
+    if (!gemm.has_value() || !PointsLieEvenly(images, gemm->channels_last)) return false;
     product_.dtype = input.dtype;
-    made_sizes_ = {images, outputs, sizes[2], sizes[3]};
-    const bool channels_last = inputs > 1 && points > 1 && strides[1] == 1;
-    if (channels_last) {
-      if (images > 1 && strides[0] != points * strides[3]) return false;
-      made_strides_ = {points * outputs, 1, sizes[3] * outputs, outputs};
-      product_.a = {nullptr, images * points, inputs, strides[3], 1, 0};
-      product_.b = {nullptr, inputs, outputs, steps[1], steps[0], 0};
-      product_.d = {nullptr, images * points, outputs, outputs, 1, 0};
+    product_.batch = gemm->batch;
+    product_.a = WithoutMemory(gemm->a);
+    product_.b = WithoutMemory(gemm->b);
+    product_.d = WithoutMemory(gemm->d);
+    const int64_t outputs = weights.sizes[0], rows = images.sizes[2], columns = images.sizes[3];
+    made_sizes_ = {images.sizes[0], outputs, rows, columns};
+    if (gemm->channels_last) {
+      made_strides_ = {rows * columns * outputs, 1, columns * outputs, outputs};
     } else {
-      made_strides_ = {points * outputs, points, sizes[3], 1};
-      product_.batch = images;
-      product_.a = {nullptr, outputs, inputs, steps[0], steps[1], 0};
-      product_.b = {nullptr, inputs, points, strides[1], strides[3], strides[0]};
-      product_.d = {nullptr, outputs, points, points, 1, points * outputs};
+      made_strides_ = {rows * columns * outputs, rows * columns, columns, 1};
       std::swap(a_, b_);
     }
     return true;

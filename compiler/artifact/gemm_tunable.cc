@@ -1,6 +1,7 @@
 #include "compiler/artifact/gemm_tunable.h"
 
 #include "compiler/artifact/program_calls.h"
+#include "compiler/library/conv1x1_gemm.h"
 #include "compiler/library/convolution.h"
 #include "compiler/library/gemm.h"
 
@@ -9,15 +10,21 @@ namespace {
 
 bool IsMultiplied(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16 || dtype == v1::F32; }
 
+void Write(const StridedMatrix& matrix, v1::MatrixOperand* operand) {
+  operand->set_rows(matrix.rows);
+  operand->set_columns(matrix.columns);
+  operand->set_row_stride(matrix.row_stride);
+  operand->set_column_stride(matrix.column_stride);
+  operand->set_batch_stride(matrix.batch_stride);
+}
+
 // False for what is no matrix, nor a batch of them.
 bool Describe(const FixedTensor& tensor, bool batched, v1::MatrixOperand* operand) {
   const size_t first = batched ? 1 : 0;
   if (tensor.sizes.size() != first + 2) return false;
-  operand->set_rows(tensor.sizes[first]);
-  operand->set_columns(tensor.sizes[first + 1]);
-  operand->set_row_stride(tensor.strides[first]);
-  operand->set_column_stride(tensor.strides[first + 1]);
-  operand->set_batch_stride(batched ? tensor.strides[0] : 0);
+  Write({tensor.sizes[first], tensor.sizes[first + 1], tensor.strides[first], tensor.strides[first + 1],
+         batched ? tensor.strides[0] : 0},
+        operand);
   return true;
 }
 
@@ -79,30 +86,15 @@ bool DescribePoints(const Graph& graph, const GraphNode& node, const v1::Numeric
   if (!input.has_value() || !weights.has_value() || !result.has_value()) return false;
   const FixedTensor &image = *input, &weight = *weights;
   if (image.dtype != weight.dtype || !IsMultiplied(image.dtype)) return false;
-  const int64_t images = image.sizes[0], inputs = image.sizes[1], outputs = weight.sizes[0],
-                points = image.sizes[2] * image.sizes[3];
-  if (images <= 0 || inputs <= 0 || outputs <= 0 || points <= 0) return false;
-  const bool channels_last = inputs > 1 && points > 1 && image.strides[1] == 1;
-  if (!image.LiesSo(channels_last) || !result->LiesSo(channels_last)) return false;
-  const auto write = [](v1::MatrixOperand* to, int64_t rows, int64_t columns, int64_t row_stride,
-                        int64_t column_stride, int64_t batch_stride) {
-    to->set_rows(rows);
-    to->set_columns(columns);
-    to->set_row_stride(row_stride);
-    to->set_column_stride(column_stride);
-    to->set_batch_stride(batch_stride);
-  };
+  const std::optional<Conv1x1Gemm> gemm =
+      Conv1x1AsGemm({image.sizes, image.strides}, {weight.sizes, weight.strides});
+  if (!gemm.has_value() || !image.LiesSo(gemm->channels_last) || !result->LiesSo(gemm->channels_last))
+    return false;
   product->set_dtype(image.dtype);
-  product->set_batch(channels_last ? 1 : images);
-  if (channels_last) {
-    write(product->mutable_a(), images * points, inputs, image.strides[3], 1, 0);
-    write(product->mutable_b(), inputs, outputs, weight.strides[1], weight.strides[0], 0);
-    write(product->mutable_d(), images * points, outputs, outputs, 1, 0);
-  } else {
-    write(product->mutable_a(), outputs, inputs, weight.strides[0], weight.strides[1], 0);
-    write(product->mutable_b(), inputs, points, image.strides[1], image.strides[3], image.strides[0]);
-    write(product->mutable_d(), outputs, points, points, 1, points * outputs);
-  }
+  product->set_batch(gemm->batch);
+  Write(gemm->a, product->mutable_a());
+  Write(gemm->b, product->mutable_b());
+  Write(gemm->d, product->mutable_d());
   product->set_tf32(image.dtype == v1::F32 && numerics.float32_matmul_precision() != "highest");
   product->set_reduced_sums(true);
   return true;
