@@ -6,9 +6,7 @@
 #include "compiler/graph/graph.h"
 
 namespace kiln {
-namespace {
 
-// The largest finite number of a floating dtype, or of the parts of a complex one.
 double LargestFinite(v1::DType dtype) {
   switch (dtype) {
     case v1::F16: return 65504;
@@ -19,19 +17,21 @@ double LargestFinite(v1::DType dtype) {
   }
 }
 
-}  // namespace
+int SignificandBits(v1::DType dtype) {
+  switch (dtype) {
+    case v1::F16: return 11;
+    case v1::BF16: return 8;
+    case v1::F32: return std::numeric_limits<float>::digits;
+    case v1::F64: return std::numeric_limits<double>::digits;
+    default: return 0;
+  }
+}
 
 uint64_t IntegersEnd(v1::DType dtype) {
-  const int64_t bits = 8 * ByteSize(dtype);
-  switch (dtype) {
-    case v1::BOOL: return 2;
-    case v1::F16: return (1u << 11) + 1;
-    case v1::BF16: return (1u << 8) + 1;
-    case v1::F32: return (1u << 24) + 1;
-    case v1::F64: return (uint64_t{1} << 53) + 1;
-    default: break;
-  }
+  if (dtype == v1::BOOL) return 2;
+  if (IsFloat(dtype)) return (uint64_t{1} << SignificandBits(dtype)) + 1;
   if (!IsInteger(dtype)) return uint64_t{1} << 63;
+  const int64_t bits = 8 * ByteSize(dtype);
   return uint64_t{1} << (IsUnsignedInteger(dtype) ? bits : bits - 1);
 }
 
@@ -39,7 +39,9 @@ IntegerBounds ConvertingIntegers(v1::DType dtype) {
   const auto end = static_cast<int64_t>(IntegersEnd(dtype));
   if (IsUnsignedInteger(dtype)) return {1 - end, end - 1};
   if (IsInteger(dtype) && dtype != v1::I64) return {-end, end - 1};
-  return dtype == v1::F16 ? IntegerBounds{-65504, 65504} : IntegerBounds{INT64_MIN, INT64_MAX};
+  if (dtype != v1::F16) return {INT64_MIN, INT64_MAX};
+  const auto largest = static_cast<int64_t>(LargestFinite(dtype));
+  return {-largest, largest};
 }
 
 bool Converts(int64_t number, v1::DType dtype) {

@@ -1,4 +1,4 @@
-// Which numbers a dtype holds, as torch checks them where it converts a Python number. Pure functions.
+// Which numbers a dtype holds, and what torch asks of a Python number that it converts. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,10 @@
 
 namespace kiln {
 
+// The largest finite number of a floating dtype, or of the parts of a complex one; of any other, F64's.
+double LargestFinite(v1::DType dtype);
+// Of a real floating dtype, with the leading one that is not stored; 0 for any other.
+int SignificandBits(v1::DType dtype);
 // One past the largest of the integers from 0 on that the dtype holds without a gap; 2^63 for I64.
 uint64_t IntegersEnd(v1::DType dtype);
 

@@ -9,8 +9,6 @@ namespace {
 
 absl::Status Wrong(absl::string_view what) { return absl::InternalError(what); }
 
-bool IsMemoryOnly(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16; }
-
 bool HasIndex(LoopOpcode op) {
   return op == LoopOpcode::kLoad || op == LoopOpcode::kStore || op == LoopOpcode::kIndexExpr ||
          op == LoopOpcode::kCheckIndex;
@@ -96,7 +94,7 @@ class NodeVerifier {
     for (size_t i = first; i < op.args.size(); ++i) {
       if (Type(op.args[i]) != type) return Wrong("operands of different types");
     }
-    if (IsMemoryOnly(type) || IsMemoryOnly(op.dtype)) return Wrong("16-bit floats exist in memory only");
+    if (IsHalf(type) || IsHalf(op.dtype)) return Wrong("16-bit floats exist in memory only");
     switch (info.op_class) {
       case LoopOpClass::kFloat:
         return IsFloat(type) && op.dtype == type ? absl::OkStatus() : Wrong("not a float");

@@ -119,8 +119,7 @@ class Simplifier {
     if (origin == kNoValue) return;
     const TensorType &from = graph_.type(origin), &middle = graph_.type(inner->results[0]),
                      &to = graph_.type(node.results[0]);
-    const bool widened = (from.dtype == v1::F16 || from.dtype == v1::BF16) &&
-                         (middle.dtype == v1::F32 || middle.dtype == v1::F64);
+    const bool widened = IsHalf(from.dtype) && (middle.dtype == v1::F32 || middle.dtype == v1::F64);
     if (widened && from.dtype == to.dtype && SameLayout(graph_.exprs, from, to))
       replacement_[node.results[0]] = origin;
   }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/dtype_range.h"
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/decomposition.h"
 #include "compiler/passes/types.h"
@@ -314,11 +315,7 @@ bool Fix(DecomposeContext& m) {
 bool NanToNum(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || !IsFloat(x.dtype())) return m.Return(x);
-  double largest = std::numeric_limits<float>::max();
-  if (x.dtype() == v1::F64) largest = std::numeric_limits<double>::max();
-  if (x.dtype() == v1::F16) largest = 65504;
-  if (x.dtype() == v1::BF16) largest = 3.3895313892515355e38;
-  const double infinity = std::numeric_limits<double>::infinity();
+  const double largest = LargestFinite(x.dtype()), infinity = std::numeric_limits<double>::infinity();
   Value y = Where(Eq(x, infinity), m.Float("posinf", largest), x);
   y = Where(Eq(x, -infinity), m.Float("neginf", -largest), y);
   return m.Return(Where(IsNan(x), m.Float("nan", 0), y));

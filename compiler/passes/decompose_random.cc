@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/dtype_range.h"
 #include "compiler/passes/decomposition.h"
 
 namespace kiln {
@@ -17,8 +18,9 @@ Value UniformDeclared(DecomposeContext& m) {
 // Of 16 bits, where rounding would make a 1 of what is just below: as many bits as the dtype has, as torch.
 Value UniformResult(DecomposeContext& m) {
   Value u = UniformDeclared(m);
-  const double steps = m.Type().dtype == v1::BF16 ? 1 << 8 : m.Type().dtype == v1::F16 ? 1 << 11 : 0;
-  return steps == 0 ? u : Floor(u * steps) * (1 / steps);
+  if (!IsHalf(m.Type().dtype)) return u;
+  const double steps = 1 << SignificandBits(m.Type().dtype);
+  return Floor(u * steps) * (1 / steps);
 }
 
 bool Rand(DecomposeContext& m) {

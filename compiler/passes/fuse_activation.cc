@@ -244,8 +244,7 @@ class ActivationFuser {
     if (!gemm || !gemm->is_plain()) return;
     const TensorType &from = graph_.type(x), &to = graph_.type(result);
     if (!IsGpu(from.device) || from.dtype != to.dtype || !SameLayout(graph_.exprs, from, to)) return;
-    const bool narrow = from.dtype == v1::F16 || from.dtype == v1::BF16;
-    if (!narrow && (from.dtype != v1::F32 || (kind == Kind::kGeluTanh && !tf32_))) return;
+    if (!IsHalf(from.dtype) && (from.dtype != v1::F32 || (kind == Kind::kGeluTanh && !tf32_))) return;
     if (gemm->c != kNoValue ? !AddsBias(graph_, *gemm) : !HasARowInMemory(gemm->b)) return;
     fused_[producers_[matrix]] = {*gemm, kind};
     replacement_[result] = x;

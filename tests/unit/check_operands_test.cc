@@ -105,6 +105,9 @@ TEST(DTypeRange, AsTorchConverts) {
   EXPECT_TRUE(Converts(0x1p63, v1::I64) && !Converts(0x1.1p63, v1::I64) && Converts(-0x1p63, v1::I64));
   EXPECT_TRUE(Converts(65504.0, v1::F16) && !Converts(65504.5, v1::F16) &&
               !Converts(int64_t{65505}, v1::F16));
+  EXPECT_EQ(LargestFinite(v1::BF16), 3.3895313892515355e38);  // torch.finfo's
+  EXPECT_EQ(IntegersEnd(v1::BF16), 257u);
+  EXPECT_EQ(IntegersEnd(v1::F64), (uint64_t{1} << 53) + 1);
   EXPECT_TRUE(Converts(std::nan(""), v1::F16) && Converts(-HUGE_VAL, v1::F32) && Converts(1e300, v1::BOOL));
   EXPECT_TRUE(AllConvert(v1::I64, v1::F32) && AllConvert(v1::BF16, v1::F32) && AllConvert(v1::I8, v1::U8));
   EXPECT_FALSE(AllConvert(v1::F32, v1::F16) || AllConvert(v1::U8, v1::I8) || AllConvert(v1::F32, v1::I64));
