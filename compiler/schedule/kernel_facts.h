@@ -1,9 +1,9 @@
 // What follows from a kernel alone: its ops and stages by number, how an index moves along a loop, which ops
 // give the same values. The rules of schedules choose by it and verify by it, and emitters ask it.
 //
-// Ownership: borrows the kernel, which must outlive it, stay as it is, and have passed ir/verify.h. Threads:
-// any, once made. Errors: none. Limits: what walks an expression takes as long as the expression written out;
-// ask ExpressionsFit first of a kernel that nobody bounded.
+// Ownership: borrows the kernel, which must outlive it, stay as it is, and have passed ir/verify_kernel.h.
+// Threads: any, once made. Errors: none. Limits: what walks an expression takes as long as the expression
+// written out; ask ExpressionsFit first of a kernel that nobody bounded.
 #pragma once
 
 #include <cstddef>

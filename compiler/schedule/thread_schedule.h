@@ -28,8 +28,8 @@ v1::ThreadSchedule ChooseThreadSchedule(const KernelFacts& facts, const Machine&
 absl::Status CheckThreadSchedule(const KernelFacts& facts, const Machine& machine,
                                  const v1::ThreadSchedule& schedule);
 
-// Gives the kernel, which has passed ir/verify.h, the chosen schedule where it has none, and checks it.
-// UNIMPLEMENTED where its expressions do not fit.
+// Gives the kernel, which has passed ir/verify_kernel.h, the chosen schedule where it has none, and checks
+// it. UNIMPLEMENTED where its expressions do not fit.
 absl::Status ScheduleThreads(const Machine& machine, v1::Kernel* kernel);
 
 // The chosen one, then a few others that may be faster; each once.

@@ -22,8 +22,8 @@ v1::VectorSchedule ChooseVectorSchedule(const KernelFacts& facts, const VectorTa
 absl::Status CheckVectorSchedule(const KernelFacts& facts, const VectorTarget& target,
                                  const v1::VectorSchedule& schedule);
 
-// Gives the kernel, which has passed ir/verify.h, the chosen schedule where it has none, and checks it.
-// UNIMPLEMENTED where its expressions do not fit.
+// Gives the kernel, which has passed ir/verify_kernel.h, the chosen schedule where it has none, and checks
+// it. UNIMPLEMENTED where its expressions do not fit.
 absl::Status ScheduleVectors(const VectorTarget& target, v1::Kernel* kernel);
 
 // The chosen one, then those that the list gives without one of the rules that a kernel can do without; each
