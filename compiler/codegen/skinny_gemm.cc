@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/math.h"
 #include "compiler/schedule/skinny_schedule.h"
+#include "compiler/schedule/thread_walk.h"
 #include "compiler/support/status_macros.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
@@ -18,7 +19,6 @@ namespace {
 
 using llvm::Value;
 
-constexpr unsigned kWarp = 32;
 constexpr unsigned kGlobal = 1, kShared = 3;  // address spaces
 constexpr unsigned kWords = 4;                // of 32 bits that an access moves
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "compiler/schedule/thread_walk.h"
 #include "compiler/target/machine.h"
 #include "kiln/v1/kernel.pb.h"
 #include "kiln/v1/tuning.pb.h"
@@ -45,7 +46,7 @@ struct SkinnyShape {
   int64_t step_terms() const { return 4 * terms; }
   int64_t steps_all() const { return (depth + step_terms() - 1) / step_terms(); }
   bool steps_fit() const { return int64_t{steps_of_warp} * slots() * step_terms() == depth; }
-  uint32_t threads() const { return 32 * warps; }
+  uint32_t threads() const { return kWarp * warps; }
   uint32_t columns() const { return 16 * tiles; }  // of a block
   uint32_t slots() const { return warps * blocks; }
   uint32_t row_groups() const { return static_cast<uint32_t>((rows + 7) / 8); }
