@@ -17,7 +17,7 @@ compiler/support:
 compiler/channel: compiler/support
 compiler/graph: compiler/support
 compiler/ir: compiler/graph compiler/support
-compiler/target: compiler/ir
+compiler/target: compiler/ir compiler/support
 compiler/frontend: compiler/graph compiler/support
 compiler/library: compiler/graph compiler/target
 compiler/passes: compiler/graph compiler/ir compiler/library compiler/support compiler/target

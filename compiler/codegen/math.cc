@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/math_formulas.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
@@ -16,24 +17,6 @@ bool IsMath(LoopOpcode op) {
     case LoopOpcode::kFloorDiv:
     case LoopOpcode::kPow: return true;
     default: return InfoOf(op).op_class == LoopOpClass::kFloat;
-  }
-}
-
-// Worth a copy at every use: what activations, norms and losses are made of.
-bool IsInline(LoopOpcode op) {
-  switch (op) {
-    case LoopOpcode::kExp:
-    case LoopOpcode::kExp2:
-    case LoopOpcode::kLog:
-    case LoopOpcode::kSin:
-    case LoopOpcode::kCos:
-    case LoopOpcode::kTanh:
-    case LoopOpcode::kErf:
-    case LoopOpcode::kSigmoid:
-    case LoopOpcode::kOnePlusErf:
-    case LoopOpcode::kOnePlusTanh:
-    case LoopOpcode::kSoftmaxExp: return true;
-    default: return false;
   }
 }
 
@@ -68,7 +51,7 @@ MathEmitter::V MathEmitter::Outlined(llvm::IRBuilder<>& b, llvm::StringRef name,
 
 MathEmitter::V MathEmitter::Emit(llvm::IRBuilder<>& b, LoopOpcode op, llvm::ArrayRef<V> args) {
   if (!IsMath(op)) return nullptr;
-  if (!args[0]->getType()->getScalarType()->isDoubleTy() && IsInline(op)) return Body(b, op, args);
+  if (!args[0]->getType()->getScalarType()->isDoubleTy() && cost::PaysInlining(op)) return Body(b, op, args);
   const absl::string_view name = InfoOf(op).name;
   return Outlined(
       b, llvm::StringRef(name.data(), name.size()), args, args[0]->getType(),

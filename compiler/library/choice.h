@@ -3,7 +3,8 @@
 // Each alternative to the library that ATen takes is a row of a table (choice.cc): what it can compute, and
 // whether the cost model says that it pays. The first row that can and pays is taken; where none is, the
 // library is. What the library then does on a GPU, by which plan of cuBLASLt or cuDNN, max-autotune measures.
-// Passes rewrite nodes as is chosen here, and judge nothing themselves.
+// Passes rewrite nodes as is chosen here. How a library is called (rows that are padded, groups of channels)
+// and who computes anything else, passes and lowering ask the cost model.
 //
 // Pure functions of graph and machine: no hint and no measurement. Errors: none; where a size that matters is
 // not known, the library is taken.

@@ -10,6 +10,7 @@
 #include "compiler/lower/node_arguments.h"
 #include "compiler/lower/reduction_loops.h"
 #include "compiler/lower/view_maps.h"
+#include "compiler/target/cost_model.h"
 #include "compiler/target/device.h"
 
 namespace kiln {
@@ -40,8 +41,6 @@ WindowPoint PointOf(LoweringContext& context, LoopRecorder& ops, const LoweredTe
 }
 
 namespace {
-
-constexpr int64_t kCoveringMax = 25;  // windows over a point, unrolled in a body
 
 Window ReadWindow(LoweringContext& context, const GraphNode& node) {
   Window window;
@@ -134,7 +133,7 @@ absl::Status LowerMaxPoolBackward(LoweringContext& context, const GraphNode& nod
   const LoweredTensor& traced = args.Tensor("grad_output");
   const bool undilated = window.dilation[0] == 1 && window.dilation[1] == 1;
   if (!IsGpu(type.device) || !IsFloat(type.dtype) || !FitsImages(traced, type) || !undilated ||
-      covering[0] > kCoveringMax || covering[1] > kCoveringMax / covering[0]) {
+      !cost::PaysPoolingGradient(covering[0], covering[1])) {
     return CallLibrary(context, node, "closed list: pooling backward", false);
   }
   if (const ValueId id = args.TensorValue("grad_output"); context.IsDefined(id)) {

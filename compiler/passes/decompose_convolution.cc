@@ -9,33 +9,12 @@
 #include "compiler/library/convolution.h"
 #include "compiler/passes/decomposition.h"
 #include "compiler/passes/types.h"
-#include "compiler/support/glibc.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
 
-// oneDNN's weight gradient of a depthwise convolution in channels-last pads every channel's window to 16 × 16
-// of them.
-constexpr int64_t kPaddedWindows = 16 * 16;
-// Of kMappedBytesMin and more, they would meet all of their pages anew at each call. So they are padded for
-// groups of channels: the next one finds the pages that the last one left in the heap.
-constexpr int64_t kPaddedBytesMax = kMappedBytesMin / 4;
-constexpr size_t kResults = 3;   // gradients of the input, the weight, the bias
-constexpr int64_t kVector = 16;  // channels; a group is whole vectors but for the last
-
-// How many channels go into one call.
-int64_t ChannelsOfGroup(DecomposeContext& m, const Value& weight) {
-  const auto channels = m.exprs().AsConst(weight.size(0));
-  const auto rows = m.exprs().AsConst(weight.size(2)), columns = m.exprs().AsConst(weight.size(3));
-  if (!rows || !columns || *rows < 1 || *columns < 1) return *channels;
-  if (*rows > kMappedBytesMin / *columns) return *channels;
-  const int64_t channel_bytes = kPaddedWindows * *rows * *columns * int64_t{sizeof(float)};
-  if (*channels < kMappedBytesMin / channel_bytes) return *channels;
-  const int64_t vectors = (*channels + kVector - 1) / kVector;
-  const int64_t most = std::max<int64_t>(1, kPaddedBytesMax / (kVector * channel_bytes));
-  const int64_t groups = (vectors + most - 1) / most;
-  return (vectors + groups - 1) / groups * kVector;
-}
+constexpr size_t kResults = 3;  // gradients of the input, the weight, the bias
 
 struct Operands {
   Value gradient, input, weight;
@@ -79,7 +58,9 @@ bool ConvolutionBackward(DecomposeContext& m) {
       !IsChannelsLast(m.exprs(), input.type())) {
     return false;
   }
-  const int64_t channels = *m.exprs().AsConst(weight.size(0)), group = ChannelsOfGroup(m, weight);
+  const int64_t channels = *m.exprs().AsConst(weight.size(0));
+  const int64_t group = cost::ChannelsOfGradients(channels, m.exprs().AsConst(weight.size(2)),
+                                                  m.exprs().AsConst(weight.size(3)));
   if (group >= channels) return false;
   std::vector<std::vector<Value>> parts(kResults);
   for (int64_t from = 0; from < channels; from += group) {

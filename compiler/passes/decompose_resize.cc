@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "compiler/passes/decomposition.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
@@ -147,15 +148,12 @@ Value Weights(DecomposeContext& m, const Resize& side, bool align_corners, v1::D
          Where(Eq(Unsqueeze(sample.high, 1), position), weight, 0.0);
 }
 
-// With more positions than this in a row or a column, a product with the weights is mostly zeros' work.
-constexpr int64_t kDensePositionsMax = 1024;
-
 bool UpsampleBilinearBackward(DecomposeContext& m) {
   Value grad = ToCompute(m.Tensor("grad_output"));
   const std::vector<ExprId> in = m.Syms("input_size");
   if (!grad.ok() || grad.rank() != 4 || in.size() != 4 || !IsFloat(grad.dtype())) return false;
   for (size_t d : {2, 3}) {
-    if (m.exprs().AsConst(in[d]).value_or(0) > kDensePositionsMax) return false;
+    if (!cost::PaysWeightMatrix(m.exprs().AsConst(in[d]))) return false;
   }
   const bool align = m.Bool("align_corners", false);
   // A copy: the types move when nodes are added.

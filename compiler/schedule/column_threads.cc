@@ -15,9 +15,8 @@ namespace kiln {
 namespace {
 
 constexpr unsigned kThreadsOfLongCode = 128;
-constexpr unsigned kColumnsMin = 8;      // 32 bytes of F32: what memory moves at least
-constexpr unsigned kRowsMax = 128;       // of threads
-constexpr int64_t kIterationsOfRow = 4;  // fewer are not worth the combining
+constexpr unsigned kColumnsMin = 8;  // 32 bytes of F32: what memory moves at least
+constexpr unsigned kRowsMax = 128;   // of threads
 
 // The longest inner loop; 0 where there is none.
 uint32_t LongestLevel(const KernelFacts& facts, const StageFacts& info) {
@@ -81,7 +80,7 @@ absl::Status CheckRows(const KernelFacts& facts, const Machine& machine, unsigne
   return absl::OkStatus();
 }
 
-// Every row has iterations enough for the combining.
+// May be, and pays.
 bool PayRows(const KernelFacts& facts, const Machine& machine, unsigned rows, unsigned threads) {
   if (threads > kBlockThreadsMax || !CheckRows(facts, machine, rows, threads).ok()) return false;
   int64_t longest = 0;
@@ -90,7 +89,7 @@ bool PayRows(const KernelFacts& facts, const Machine& machine, unsigned rows, un
     const uint32_t extent = info.stage->inner(static_cast<int>(LongestLevel(facts, info)));
     longest = std::max(longest, facts.ConstantExpr(extent).value_or(kUsualRow));
   }
-  return longest >= rows * kIterationsOfRow;
+  return cost::PaysSharedLoop(longest, rows);
 }
 
 v1::ThreadSchedule WithRows(const KernelFacts& facts, v1::ThreadSchedule schedule, unsigned rows,

@@ -9,9 +9,9 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/can_fuse.h"
-#include "compiler/schedule/group_launches.h"
 #include "compiler/schedule/score_fusion.h"
 #include "compiler/schedule/symbol_dependencies.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
@@ -254,7 +254,7 @@ class Fuser {
       if (groups_[g].alive && groups_[g].fusable) alike[OperatorsOf(g)].push_back(g);
     }
     for (const auto& [operators, equal] : alike) {
-      if (equal.size() < kLaunchMembersMin) continue;
+      if (!cost::PaysSharedLaunch(equal.size())) continue;
       for (uint32_t g : equal) members[g] = 1;
     }
     return members;

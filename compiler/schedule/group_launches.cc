@@ -1,6 +1,7 @@
 #include "compiler/schedule/group_launches.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "compiler/support/member_table.h"
 #include "compiler/support/proto_util.h"
+#include "compiler/target/cost_model.h"
 #include "compiler/target/device.h"
 
 namespace kiln {
@@ -115,7 +117,7 @@ class Grouper {
     for (size_t begin = 0; begin < steps_.size();) {
       size_t end = begin;
       while (end < steps_.size() && steps_[end].kind == ScheduledStep::Kind::kKernel) ++end;
-      if (end - begin >= kLaunchMembersMin) {
+      if (cost::PaysSharedLaunch(end - begin)) {
         GroupKernels(begin, end);
       } else {
         for (size_t s = begin; s < end; ++s) result_.push_back(std::move(steps_[s]));
@@ -188,10 +190,10 @@ class Grouper {
     }
     groups_.clear();
     for (auto& [key, members] : alike) {
-      if (members.size() < kLaunchMembersMin || HeldBytes(members) > kHeldBytesMax) continue;
+      if (!cost::PaysSharedLaunch(members.size()) || HeldBytes(members) > kHeldBytesMax) continue;
       Group group{std::move(members), {}};
       group.symbols = DifferingConstants(group.members);
-      if (MembersThatFit(group) < kLaunchMembersMin) continue;
+      if (!cost::PaysSharedLaunch(MembersThatFit(group))) continue;
       for (size_t s : group.members) At(s).group = groups_.size();
       groups_.push_back(std::move(group));
     }

@@ -7,15 +7,12 @@
 // Deterministic. The result is a valid order of execution. Threads: one. Errors: none.
 #pragma once
 
-#include <cstddef>
 #include <vector>
 
 #include "compiler/schedule/loop_context.h"
 #include "compiler/schedule/schedule.h"
 
 namespace kiln {
-
-inline constexpr size_t kLaunchMembersMin = 4;  // fewer save little
 
 void GroupLaunches(LoopContext& context, std::vector<ScheduledStep>* steps);
 

@@ -10,7 +10,6 @@
 namespace kiln {
 namespace {
 
-constexpr int64_t kVectorExtentMin = 4;   // shorter loops are not worth lanes
 constexpr int64_t kColumnChunkMax = 128;  // columns that walk down rows side by side
 constexpr int64_t kColumnUnitsMin = 4;    // fewer columns a unit rather than fewer units
 
@@ -110,7 +109,7 @@ class LoopChooser {
 
   // Merit of running lanes along `var`: contiguous accesses minus gathers, weighted by how often they run.
   double LaneMerit(const LoopVar& var, int cls) {
-    if (context_.Estimate(var.extent) < kVectorExtentMin) return -1e30;
+    if (!cost::PaysLanes(context_.Estimate(var.extent))) return -1e30;
     double merit = 0;
     for (const DraftAccess& access : facts_.accesses) {
       if (cls != kOuterClass && access.cls != cls) continue;

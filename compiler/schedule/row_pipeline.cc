@@ -14,9 +14,6 @@
 namespace kiln {
 namespace {
 
-// A range of rows takes an iteration more for each pass but the first: few beside the rows of a thread, even
-// where there are many threads.
-constexpr int64_t kRowsMin = 1024;
 constexpr uint32_t kGroupRows = 8;
 constexpr uint32_t kBlockColumns = 256;
 constexpr uint32_t kRowsAtOnce = 4;  // of a group, where not the processor itself fetches ahead
@@ -128,7 +125,7 @@ std::optional<RowPasses> RowPassesOf(const KernelFacts& facts, const v1::RowSche
 
 void ChooseRowPipeline(const KernelFacts& facts, const VectorTarget& target, v1::VectorSchedule* schedule) {
   const std::optional<RowPasses> all = PipelinePasses(facts, *schedule);
-  if (!all || facts.ConstantExpr(facts.kernel().outer(0)).value_or(0) < kRowsMin) return;
+  if (!all || !cost::PaysRowPipeline(facts.ConstantExpr(facts.kernel().outer(0)))) return;
   v1::RowSchedule* rows = schedule->mutable_rows();
   if (all->passes.size() > 2 && !HasExponentials(facts) && !rows->has_shifted()) return;
   const RowReads reads = RowReadsOf(facts, target.machine, *rows);

@@ -6,12 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/row_reads.h"
 #include "compiler/schedule/summed_exponentials.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
-
-// The estimate takes as long as some ten vectors do, which are hidden where rows of memory go side by side.
-constexpr int64_t kRowElementsMin = 1024, kMemoryRowElementsMin = 256;
 
 // The mean's part of it: of the sum of (x - mean of x)², whose terms are `squares`.
 std::optional<v1::ShiftedReduction> OfMean(const KernelFacts& facts, uint32_t sum, uint32_t squares) {
@@ -103,13 +101,13 @@ bool MayShareAPass(const KernelFacts& facts, const v1::RowSchedule& rows,
          AsksForCenterAlone(facts, shifted, first, second);
 }
 
-bool PaysShiftedReduction(const KernelFacts& facts, const Machine& machine, const v1::RowSchedule& rows,
-                          const v1::ShiftedReduction& shifted) {
+bool Pays(const KernelFacts& facts, const Machine& machine, const v1::RowSchedule& rows,
+          const v1::ShiftedReduction& shifted) {
   const StageFacts& first = facts.StageOf(shifted.reduced());
   const StageFacts& reader = shifted.of_mean() ? facts.StageOf(shifted.sum()) : first;
-  const bool hidden = facts.kernel().outer_size() == 1 && ReadsRowFromMemory(facts, machine, rows, reader);
-  return facts.ConstantExpr(first.stage->inner(0)).value_or(0) >=
-         (hidden ? kMemoryRowElementsMin : kRowElementsMin);
+  const bool from_memory =
+      facts.kernel().outer_size() == 1 && ReadsRowFromMemory(facts, machine, rows, reader);
+  return cost::PaysShiftedReduction(facts.ConstantExpr(first.stage->inner(0)).value_or(0), from_memory);
 }
 
 bool Equals(const v1::ShiftedReduction& a, const v1::ShiftedReduction& b) {
@@ -125,8 +123,7 @@ void ChooseShiftedReduction(const KernelFacts& facts, const VectorTarget& target
   v1::RowSchedule* rows = schedule->mutable_rows();
   for (uint32_t id = 0; id < facts.ops().size(); ++id) {
     const std::optional<v1::ShiftedReduction> shifted = ShiftedReductionOf(facts, id);
-    if (!shifted || !MayShareAPass(facts, *rows, *shifted) ||
-        !PaysShiftedReduction(facts, target.machine, *rows, *shifted)) {
+    if (!shifted || !MayShareAPass(facts, *rows, *shifted) || !Pays(facts, target.machine, *rows, *shifted)) {
       continue;
     }
     *rows->mutable_shifted() = *shifted;

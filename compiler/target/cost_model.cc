@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/numeric/bits.h"
+#include "compiler/support/glibc.h"
 
 namespace kiln::cost {
 namespace {
@@ -49,6 +50,10 @@ bool PaysConv1x1ByOnednn(const CpuLibraries& prices, const Conv1x1& sizes) {
   return operations <= prices.onednn_conv1x1_operations_max;
 }
 
+bool FitsUnrolled(int64_t points_max, int64_t rows, int64_t columns) {
+  return rows > 0 && columns > 0 && rows <= points_max && columns <= points_max / rows;
+}
+
 }  // namespace
 
 bool PaysOnednnGemm(const Machine& machine, double multiplications) {
@@ -78,8 +83,30 @@ bool PaysPaddedGemm(const Machine& machine, int64_t rows, int64_t columns, int64
 }
 
 bool PaysUnrolledWindow(int64_t rows, int64_t columns) {
-  constexpr int64_t kMost = GpuLibraries::kUnrolledWindowPointsMax;
-  return rows > 0 && columns > 0 && rows <= kMost && columns <= kMost / rows;
+  return FitsUnrolled(GpuLibraries::kUnrolledWindowPointsMax, rows, columns);
+}
+
+int64_t ChannelsOfGradients(int64_t channels, std::optional<int64_t> rows, std::optional<int64_t> columns) {
+  // oneDNN pads every channel's window to 16 × 16 of them for the weight's gradient.
+  constexpr int64_t kPaddedWindows = 16 * 16;
+  // Of kMappedBytesMin and more, they would meet all of their pages anew at each call: 768 channels of 7 × 7
+  // take 13 ms at once, 11 of them for new pages, and 2.8 by five groups. The next group finds the pages that
+  // the last one left in the heap.
+  constexpr int64_t kPaddedBytesMax = kMappedBytesMin / 4;
+  constexpr int64_t kVector = 16;  // channels; a group is whole vectors but for the last
+  if (!rows || !columns || *rows < 1 || *columns < 1) return channels;
+  if (*rows > kMappedBytesMin / *columns) return channels;
+  const int64_t channel_bytes = kPaddedWindows * *rows * *columns * int64_t{sizeof(float)};
+  if (channels < kMappedBytesMin / channel_bytes) return channels;
+  const int64_t vectors = (channels + kVector - 1) / kVector;
+  const int64_t most = std::max<int64_t>(1, kPaddedBytesMax / (kVector * channel_bytes));
+  const int64_t groups = (vectors + most - 1) / most;
+  return (vectors + groups - 1) / groups * kVector;
+}
+
+bool PaysWeightMatrix(std::optional<int64_t> positions) {
+  constexpr int64_t kPositionsMax = 1024;  // with more, a product is mostly zeros' work
+  return positions.value_or(0) <= kPositionsMax;
 }
 
 bool PaysSplitAttention(const Machine& machine, int64_t matrices, int64_t queries, int64_t keys) {
@@ -102,6 +129,11 @@ bool PaysStoring(const BodyCost& body, uint32_t uses, bool from_memory) {
 }
 
 bool PaysStoringBeforeLoop(const BodyCost& body) { return body.heavy || body.loads >= 3 || body.ops > 12; }
+
+bool PaysPoolingGradient(int64_t rows, int64_t columns) {
+  constexpr int64_t kWindowsMax = 25;  // in one body, each with two loads
+  return FitsUnrolled(kWindowsMax, rows, columns);
+}
 
 int64_t OperatorCost(LoopOpcode op) {
   switch (op) {
@@ -138,6 +170,10 @@ int64_t LayoutBytesMin(const Machine& machine) { return 2 * machine.cpu.fork_ite
 
 int64_t UnitIterations(const Machine& machine) { return machine.cpu.fork_iterations; }
 
+bool PaysLanes(int64_t iterations) { return iterations >= 4; }  // shorter loops are not worth them
+
+bool PaysSharedLaunch(size_t kernels) { return kernels >= 4; }  // fewer save little
+
 bool PaysSplitColumns(const Machine& machine, bool on_gpu, int64_t bytes, int64_t rows) {
   if (!on_gpu) return bytes >= machine.cpu.last_level_bytes / 4;  // what is less stays in the cache
   // Columns alone are too few threads; long ones are too much for a block of rows.
@@ -161,6 +197,24 @@ bool IsCheap(LoopOpcode op) {
   }
 }
 
+bool PaysInlining(LoopOpcode op) {
+  // What activations, norms and losses are made of.
+  switch (op) {
+    case LoopOpcode::kExp:
+    case LoopOpcode::kExp2:
+    case LoopOpcode::kLog:
+    case LoopOpcode::kSin:
+    case LoopOpcode::kCos:
+    case LoopOpcode::kTanh:
+    case LoopOpcode::kErf:
+    case LoopOpcode::kSigmoid:
+    case LoopOpcode::kOnePlusErf:
+    case LoopOpcode::kOnePlusTanh:
+    case LoopOpcode::kSoftmaxExp: return true;
+    default: return false;
+  }
+}
+
 int64_t NontemporalBytesMin(const Machine& machine) { return machine.cpu.last_level_bytes; }
 
 int64_t FromMemoryBytesMin(const Machine& machine) { return machine.cpu.last_level_bytes; }
@@ -172,6 +226,21 @@ int64_t SecondLevelRowBytesMax(const Machine& machine) { return machine.cpu.seco
 int64_t FirstLevelRowBytesMax(const Machine& machine) { return machine.cpu.first_level_bytes; }
 
 int64_t SharedColumnsBytesMin(const Machine& machine) { return machine.cpu.first_level_bytes / 4; }
+
+bool PaysShiftedReduction(int64_t elements, bool from_memory) {
+  // The estimate takes as long as some ten vectors do, which are hidden where rows of memory go side by side.
+  // From the second-level cache one pass takes 0.84 to 0.93 of the time for rows of 1,024, up to 1.3 times as
+  // long for 256.
+  constexpr int64_t kElementsMin = 1024, kMemoryElementsMin = 256;
+  return elements >= (from_memory ? kMemoryElementsMin : kElementsMin);
+}
+
+bool PaysRowPipeline(std::optional<int64_t> rows) {
+  // A range of rows takes an iteration more for each pass but the first: few beside the rows of a thread,
+  // even where there are many threads.
+  constexpr int64_t kRowsMin = 1024;
+  return rows.value_or(0) >= kRowsMin;
+}
 
 int64_t ManyPoints(const Machine& machine) { return OfGpu(machine, machine.gpu.threads_of_multiprocessor); }
 
@@ -186,6 +255,11 @@ int64_t LargeTilePoints(const Machine& machine) { return ManyPoints(machine) * 2
 int64_t LongRow(const Machine&) { return 16'384; }
 
 int64_t StripColumnsMax(const Machine&) { return 8'192; }
+
+bool PaysSharedLoop(int64_t iterations, int64_t rows) {
+  constexpr int64_t kIterationsOfRow = 4;  // fewer are not worth the combining
+  return iterations >= rows * kIterationsOfRow;
+}
 
 int64_t LargeTileBytesMax(const Machine& machine) { return machine.gpu.shared_bytes_of_block / 2; }
 

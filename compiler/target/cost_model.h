@@ -1,6 +1,6 @@
 // Whether something is worth it on a machine: every such question of the compiler, in the order of a graph's
-// way. Thresholds are shares of what the machine has; none depends on a hint, a core count or a measurement,
-// so that one row of the table gives one code.
+// way. Thresholds are shares of what the machine has, or the same on each; none depends on a hint, a core
+// count or a measurement, so that one row of the table gives one code.
 //
 // Who asks has already seen that what it asks for is legal. Threads: pure functions. Errors: none; a size
 // that is not known is nullopt, and each question says what it takes that for.
@@ -39,6 +39,14 @@ bool PaysPaddedGemm(const Machine& machine, int64_t rows, int64_t columns, int64
 // A depthwise convolution on a GPU as a kernel, its window unrolled, by the window's sizes.
 bool PaysUnrolledWindow(int64_t rows, int64_t columns);
 
+// A depthwise convolution's gradients on a CPU, channels last: of how many channels a call of oneDNN's is, by
+// the window's sizes. All of them where that pays.
+int64_t ChannelsOfGradients(int64_t channels, std::optional<int64_t> rows, std::optional<int64_t> columns);
+
+// The gradient of bilinear upsampling as products with matrices of all weights, by the positions of a row or
+// a column. Unknown: yes.
+bool PaysWeightMatrix(std::optional<int64_t> positions);
+
 // F32 attention on a GPU as two gemms and a softmax. `matrices`: images times heads.
 bool PaysSplitAttention(const Machine& machine, int64_t matrices, int64_t queries, int64_t keys);
 
@@ -57,6 +65,10 @@ struct BodyCost {
 bool PaysStoring(const BodyCost& body, uint32_t uses, bool from_memory);
 // Storing a value that one loop reads many times a point.
 bool PaysStoringBeforeLoop(const BodyCost& body);
+
+// The gradient of max pooling on a GPU as a kernel that asks all windows over a point, by their rows and
+// columns.
+bool PaysPoolingGradient(int64_t rows, int64_t columns);
 
 // ---- scheduling: what shares a kernel
 
@@ -77,6 +89,10 @@ bool PaysParallelism(const Machine& machine, int64_t points, int64_t inner);
 int64_t LayoutBytesMin(const Machine& machine);
 // Iterations that one unit of the parallel loop takes at least.
 int64_t UnitIterations(const Machine& machine);
+// Lanes along a loop of so many iterations.
+bool PaysLanes(int64_t iterations);
+// One launch for so many kernels that are alike.
+bool PaysSharedLaunch(size_t kernels);
 
 // A sum down columns in blocks of rows, with a second pass; `rows` are estimated.
 bool PaysSplitColumns(const Machine& machine, bool on_gpu, int64_t bytes, int64_t rows);
@@ -84,10 +100,15 @@ bool PaysSplitColumns(const Machine& machine, bool on_gpu, int64_t bytes, int64_
 inline constexpr int64_t kStripBlocksOfMultiprocessor = 2;
 int64_t StripsOfGpu(const Machine& machine);
 
-// ---- kernels of a CPU
+// ---- kernels
 
 // Code of the operator is short and does not branch: worth unrolling and widening.
 bool IsCheap(LoopOpcode op);
+// Code of the function of F32 at every use, instead of a call.
+bool PaysInlining(LoopOpcode op);
+
+// ---- kernels of a CPU
+
 // Bytes of a result from which on its next reader finds it in no cache, whatever else is read and written
 // meanwhile; and of an operand from which on it comes from memory.
 int64_t NontemporalBytesMin(const Machine& machine);
@@ -100,6 +121,11 @@ int64_t PrefetchedBytesMin(const Machine& machine);
 int64_t SecondLevelRowBytesMax(const Machine& machine);
 int64_t FirstLevelRowBytesMax(const Machine& machine);
 int64_t SharedColumnsBytesMin(const Machine& machine);
+// Two reductions of a row of so many elements in one pass about an estimate. `from_memory`: rows come from
+// memory, and may go side by side.
+bool PaysShiftedReduction(int64_t elements, bool from_memory);
+// Rows side by side, one reduced while the results of the one before are made. Unknown: no.
+bool PaysRowPipeline(std::optional<int64_t> rows);
 
 // ---- kernels of a GPU. Powers of two, since what they are compared with is.
 
@@ -113,6 +139,8 @@ int64_t LargeTileBytesMax(const Machine& machine);  // so that a multiprocessor 
 int64_t LongRow(const Machine& machine);
 // Columns that a block's registers keep the sums of, strip by strip.
 int64_t StripColumnsMax(const Machine& machine);
+// So many rows of threads that share a loop of so many iterations, and combine what they reduced.
+bool PaysSharedLoop(int64_t iterations, int64_t rows);
 // Bytes that a kernel moves at least for its schedules to be worth measuring: what takes less waits for its
 // launch.
 int64_t MeasuredBytesMin(const Machine& machine);

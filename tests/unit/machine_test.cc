@@ -115,6 +115,40 @@ TEST(CostModel, ThresholdsOfTheGenericRow) {
   EXPECT_FALSE(cost::PaysUnrolledWindow(0, 5));
 }
 
+TEST(CostModel, ThresholdsOfEveryRow) {
+  EXPECT_TRUE(cost::PaysWeightMatrix(1024));
+  EXPECT_FALSE(cost::PaysWeightMatrix(1025));
+  EXPECT_TRUE(cost::PaysWeightMatrix(std::nullopt));
+  EXPECT_TRUE(cost::PaysPoolingGradient(5, 5));
+  EXPECT_TRUE(cost::PaysPoolingGradient(25, 1));
+  EXPECT_FALSE(cost::PaysPoolingGradient(26, 1));
+  EXPECT_FALSE(cost::PaysPoolingGradient(2, 13));
+  EXPECT_TRUE(cost::PaysLanes(4));
+  EXPECT_FALSE(cost::PaysLanes(3));
+  EXPECT_TRUE(cost::PaysSharedLaunch(4));
+  EXPECT_FALSE(cost::PaysSharedLaunch(3));
+  EXPECT_TRUE(cost::PaysInlining(LoopOpcode::kExp));
+  EXPECT_FALSE(cost::PaysInlining(LoopOpcode::kPow));
+  EXPECT_TRUE(cost::PaysShiftedReduction(1024, /*from_memory=*/false));
+  EXPECT_FALSE(cost::PaysShiftedReduction(1023, /*from_memory=*/false));
+  EXPECT_TRUE(cost::PaysShiftedReduction(256, /*from_memory=*/true));
+  EXPECT_FALSE(cost::PaysShiftedReduction(255, /*from_memory=*/true));
+  EXPECT_TRUE(cost::PaysRowPipeline(1024));
+  EXPECT_FALSE(cost::PaysRowPipeline(1023));
+  EXPECT_FALSE(cost::PaysRowPipeline(std::nullopt));
+  EXPECT_TRUE(cost::PaysSharedLoop(32, 8));
+  EXPECT_FALSE(cost::PaysSharedLoop(31, 8));
+}
+
+TEST(CostModel, GradientsGoByGroupsWherePaddedWindowsAreMapped) {
+  EXPECT_EQ(cost::ChannelsOfGradients(768, 7, 7), 160);  // the last one of 128
+  EXPECT_EQ(cost::ChannelsOfGradients(668, 7, 7), 144);
+  EXPECT_EQ(cost::ChannelsOfGradients(667, 7, 7), 667);
+  EXPECT_EQ(cost::ChannelsOfGradients(768, std::nullopt, 7), 768);
+  EXPECT_EQ(cost::ChannelsOfGradients(768, 7, 0), 768);
+  EXPECT_EQ(cost::ChannelsOfGradients(768, int64_t{1} << 40, int64_t{1} << 40), 768);
+}
+
 TEST(CostModel, WhatIsNotKnownPaysOnlyWhereItMayBeSmall) {
   const Machine machine;
   Machine with_onednn;
