@@ -47,7 +47,7 @@ server/listen: compiler/support server/auth server/config
 server/schedule: compiler/support
 server/pool: compiler/support compiler/worker server/observe
 server/tune: cache cache/shared compiler/graph compiler/support server/observe server/pool
-server/build: cache compiler/graph compiler/library compiler/support server/tune
+server/build: cache compiler/graph compiler/library compiler/support compiler/target server/tune
 server/flight: cache cache/shared compiler/channel compiler/graph compiler/support server/build server/observe
   server/pool server/schedule server/tune server/upstream
 server/rpc: cache cache/bundle cache/shared compiler/graph compiler/ir compiler/support compiler/worker server/auth

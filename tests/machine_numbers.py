@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """What is known of machines and stands outside of compiler/target: sizes of caches and of shared memory, counts of
 multiprocessors, rates, prices of libraries' calls and, but for back-ends, kinds of GPUs. tests/lint.sh and
-tests/integration/test_machine_numbers.py ask `faults` about the sources that choose code.
+tests/integration/test_machine_numbers.py ask `faults` about the sources that choose code, or between two plans.
 """
 import os
 import re
 import sys
 
-FOLDERS = ("artifact", "codegen", "frontend", "graph", "ir", "library", "lower", "passes", "schedule")
+FOLDERS = ("compiler/artifact", "compiler/codegen", "compiler/frontend", "compiler/graph", "compiler/ir",
+           "compiler/library", "compiler/lower", "compiler/passes", "compiler/schedule", "server/build")
 
 # A definition, or a number in a comparison, by what is on its line.
 BYTES = re.compile(r"\b\d+\}?u? << (?:1\d|2\d|3\d)\b|\* 1'?024\b")
@@ -23,31 +24,31 @@ LARGE = re.compile(r"constexpr (?:double|int64_t) k\w*(?:Operations|Multiplicati
 
 # "file: name", and what it is instead.
 OTHER = {
-    "artifact/tunable_kernels.cc: kBytesHeldMax": "what the tuner may allocate",
-    "codegen/cpu_failure.cc: 1 << 20": "a branch's weight",
-    "codegen/reduce_emitter.cc: kMany": "a count of additions",
-    "ir/half.cc: (bits >> 16)": "a sign's bit",
-    "ir/half.cc: (112u << 23)": "an exponent's bias",
-    "lower/index.cc: kManyBoundaries": "pieces of a cat",
-    "lower/value_facts.cc: kManyUses": "a count of uses",
-    "lower/reduction_loops.cc: kLargeDomain": "numerics: how a large sum is split, the same on each machine",
-    "lower/random.cc: 1 << 24": "steps of a uniform F32",
-    "passes/decompose_normalization.cc: kWideElementsMax": "numerics: which sums are F64",
-    "schedule/column_threads.cc: kColumnsMin": "a sector, which all GPUs of NVIDIA move",
-    "schedule/group_launches.cc: kHeldBytesMax": "of a program's memory",
-    "schedule/kernel_facts.cc: kExpandedNodesMax": "a limit of expressions",
-    "schedule/prefetch.cc: kBytesAheadMax": "what a kernel may bring, far beyond what any rule chooses",
-    "schedule/row_cache.cc: kCachedBytesMax": "of a thread's stack",
-    "schedule/skinny_schedule.cc: kUnitsMax": "blocks of a launch",
-    "schedule/skinny_schedule.h: kPartialSumsBytesMax": "static shared memory that PTX allows",
-    "schedule/thread_walk.h: kLoopMax": "numbers that 32 bits keep",
-    "schedule/thread_walk.h: kUsualRow": "a guess at a symbol",
+    "compiler/artifact/tunable_kernels.cc: kBytesHeldMax": "what the tuner may allocate",
+    "compiler/codegen/cpu_failure.cc: 1 << 20": "a branch's weight",
+    "compiler/codegen/reduce_emitter.cc: kMany": "a count of additions",
+    "compiler/ir/half.cc: (bits >> 16)": "a sign's bit",
+    "compiler/ir/half.cc: (112u << 23)": "an exponent's bias",
+    "compiler/lower/index.cc: kManyBoundaries": "pieces of a cat",
+    "compiler/lower/value_facts.cc: kManyUses": "a count of uses",
+    "compiler/lower/reduction_loops.cc: kLargeDomain": "numerics: how a large sum is split, the same on each machine",
+    "compiler/lower/random.cc: 1 << 24": "steps of a uniform F32",
+    "compiler/passes/decompose_normalization.cc: kWideElementsMax": "numerics: which sums are F64",
+    "compiler/schedule/column_threads.cc: kColumnsMin": "a sector, which all GPUs of NVIDIA move",
+    "compiler/schedule/group_launches.cc: kHeldBytesMax": "of a program's memory",
+    "compiler/schedule/kernel_facts.cc: kExpandedNodesMax": "a limit of expressions",
+    "compiler/schedule/prefetch.cc: kBytesAheadMax": "what a kernel may bring, far beyond what any rule chooses",
+    "compiler/schedule/row_cache.cc: kCachedBytesMax": "of a thread's stack",
+    "compiler/schedule/skinny_schedule.cc: kUnitsMax": "blocks of a launch",
+    "compiler/schedule/skinny_schedule.h: kPartialSumsBytesMax": "static shared memory that PTX allows",
+    "compiler/schedule/thread_walk.h: kLoopMax": "numbers that 32 bits keep",
+    "compiler/schedule/thread_walk.h: kUsualRow": "a guess at a symbol",
 }
 
 
 def sources(root):
     for folder in FOLDERS:
-        directory = os.path.join(root, "compiler", folder)
+        directory = os.path.join(root, folder)
         for name in sorted(os.listdir(directory)):
             # Coefficients of functions are numbers of no machine.
             if name.endswith((".h", ".cc")) and not name.startswith("math"):
@@ -61,7 +62,7 @@ def is_size(literal):
 
 def suspicious(path, line):
     code = line.split("//")[0]
-    if GPUS.search(code) and not path.startswith("codegen/"):
+    if GPUS.search(code) and not path.startswith("compiler/codegen/"):
         return True
     return bool(BYTES.search(code) or COUNTS.search(code) or PROCESSORS.search(code) or LARGE.search(code)
                 or RATES.search(line) or any(is_size(found) for found in LITERAL.findall(code)))
@@ -78,8 +79,7 @@ def faults(root, other):
                 known = [row for row in other if row.startswith(f"{path}: ") and row.split(": ")[1] in line]
                 used.update(known)
                 if not known:
-                    found.append(f"compiler/{path}:{number}: known of machines, outside of compiler/target: "
-                                 f"{line.strip()}")
+                    found.append(f"{path}:{number}: known of machines, outside of compiler/target: {line.strip()}")
     return found + [f"tests/machine_numbers.py: nothing is {row}" for row in sorted(other.keys() - used)]
 
 

@@ -283,4 +283,10 @@ double Nanoseconds(const Machine& machine, const SkinnyGemm& gemm) {
          kFragmentNanoseconds * gemm.row_groups * gemm.tiles * gemm.warps * blocks;
 }
 
+double KernelMicroseconds(const CopyTimes& copies, double launches, double bytes) {
+  // A copy reads and writes.
+  return launches * copies.small +
+         bytes * std::max(copies.large - copies.small, 0.0) / static_cast<double>(2 * kLargeCopyBytes);
+}
+
 }  // namespace kiln::cost

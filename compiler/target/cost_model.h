@@ -1,6 +1,7 @@
 // Whether something is worth it on a machine: every such question of the compiler, in the order of a graph's
 // way. Thresholds are shares of what the machine has, or the same on each; none depends on a hint, a core
-// count or a measurement, so that one row of the table gives one code.
+// count or a measurement, so that one row of the table gives one code. What max-autotune measured is handed
+// to the last question, which only chooses between two plans.
 //
 // Who asks has already seen that what it asks for is legal. Threads: pure functions. Errors: none; a size
 // that is not known is nullopt, and each question says what it takes that for.
@@ -153,5 +154,17 @@ struct SkinnyGemm {
   double units = 0, blocks = 0, warps = 0, slots = 0, iterations = 0, row_groups = 0, tiles = 0;
 };
 double Nanoseconds(const Machine& machine, const SkinnyGemm& gemm);
+
+// ---- plans that are compared by measurements
+
+// Of the two copies whose times stand for a GPU's rates: one that costs little but its launch, and one larger
+// than any L2 cache.
+inline constexpr int64_t kSmallCopyBytes = 4096;
+inline constexpr int64_t kLargeCopyBytes = int64_t{256} << 20;
+struct CopyTimes {
+  double small = 0, large = 0;  // microseconds
+};
+// What so many launches take that move so many bytes, at the least.
+double KernelMicroseconds(const CopyTimes& copies, double launches, double bytes);
 
 }  // namespace kiln::cost

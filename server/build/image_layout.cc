@@ -1,6 +1,5 @@
 #include "server/build/image_layout.h"
 
-#include <algorithm>
 #include <limits>
 #include <map>
 #include <string>
@@ -9,13 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/library/convolution.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
-
-// One that costs little but its launch, and one larger than any L2 cache.
-constexpr int64_t kSmallCopy = 4096;
-constexpr int64_t kLargeCopy = int64_t{256} << 20;
 
 absl::StatusOr<double> MicrosecondsOf(const v1::Tunable& tunable, Tuner::Session& session) {
   KILN_ASSIGN_OR_RETURN(const v1::Measurement record, session.Measure(tunable));
@@ -41,13 +37,12 @@ absl::StatusOr<double> KernelMicroseconds(const v1::PlanReply& plan, Tuner::Sess
     }
     bytes += static_cast<double>(kernel.bytes_read().value() + kernel.bytes_written().value());
   }
-  const absl::StatusOr<double> small = CopyMicroseconds(kSmallCopy, session);
+  const absl::StatusOr<double> small = CopyMicroseconds(cost::kSmallCopyBytes, session);
   if (!small.ok() && !session.is_elsewhere()) return small.status();
-  const absl::StatusOr<double> large = CopyMicroseconds(kLargeCopy, session);
+  const absl::StatusOr<double> large = CopyMicroseconds(cost::kLargeCopyBytes, session);
   KILN_RETURN_IF_ERROR(small.status());
   KILN_RETURN_IF_ERROR(large.status());
-  // A copy reads and writes.
-  return launches * *small + bytes * std::max(*large - *small, 0.0) / static_cast<double>(2 * kLargeCopy);
+  return cost::KernelMicroseconds({.small = *small, .large = *large}, launches, bytes);
 }
 
 // Stops where it is `enough`, and says so.

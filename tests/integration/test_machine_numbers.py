@@ -18,7 +18,7 @@ def test_no_number_of_a_machine_is_elsewhere():
 @pytest.fixture
 def copy(tmp_path):
     for folder in machine_numbers.FOLDERS:
-        shutil.copytree(os.path.join(ROOT, "compiler", folder), tmp_path / "compiler" / folder)
+        shutil.copytree(os.path.join(ROOT, folder), tmp_path / folder)
     return tmp_path
 
 
@@ -48,5 +48,6 @@ def test_one_is_named(copy, line):
 
 
 def test_an_exception_that_nothing_needs_is_named(copy):
-    other = {**machine_numbers.OTHER, "schedule/fuse.cc: kNothing": "gone"}
-    assert machine_numbers.faults(copy, other) == ["tests/machine_numbers.py: nothing is schedule/fuse.cc: kNothing"]
+    other = {**machine_numbers.OTHER, "compiler/schedule/fuse.cc: kNothing": "gone"}
+    assert machine_numbers.faults(copy, other) == [
+        "tests/machine_numbers.py: nothing is compiler/schedule/fuse.cc: kNothing"]

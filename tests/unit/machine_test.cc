@@ -149,6 +149,12 @@ TEST(CostModel, GradientsGoByGroupsWherePaddedWindowsAreMapped) {
   EXPECT_EQ(cost::ChannelsOfGradients(768, int64_t{1} << 40, int64_t{1} << 40), 768);
 }
 
+TEST(CostModel, KernelsCostTheirLaunchesAndTheirBytes) {
+  const double bytes = 2.0 * cost::kLargeCopyBytes;
+  EXPECT_EQ(cost::KernelMicroseconds({.small = 2, .large = 152}, 3, bytes), 3 * 2 + 150);
+  EXPECT_EQ(cost::KernelMicroseconds({.small = 2, .large = 1}, 3, bytes), 3 * 2);  // noise
+}
+
 TEST(CostModel, WhatIsNotKnownPaysOnlyWhereItMayBeSmall) {
   const Machine machine;
   Machine with_onednn;
