@@ -65,9 +65,15 @@ Value Clamp(const Value& x, const Operand& low, const Operand& high) {
   return Minimum(Maximum(x, low), high);
 }
 
+constexpr double kSixthOfF32 = 1.0F / 6.0F;  // eager's in places, for F64 too
+
+Value SixthOf(DecomposeContext& m, const Value& x) {
+  return IsGpu(m.Type().device) ? x * kSixthOfF32 : x / 6.0;
+}
+
 bool Hardswish(DecomposeContext& m) {
   Value x = In(m, "self");
-  return m.Return(x * Clamp(x + 3.0, 0.0, 6.0) / 6.0);
+  return m.Return(SixthOf(m, x * Clamp(x + 3.0, 0.0, 6.0)));
 }
 
 bool HardswishBackward(DecomposeContext& m) {
@@ -75,12 +81,11 @@ bool HardswishBackward(DecomposeContext& m) {
   return m.Return(Where(Le(x, -3.0), 0.0, Where(Lt(x, 3.0), g * (x / 3.0 + 0.5), g)));
 }
 
-bool Hardsigmoid(DecomposeContext& m) { return m.Return(Clamp(In(m, "self") + 3.0, 0.0, 6.0) / 6.0); }
+bool Hardsigmoid(DecomposeContext& m) { return m.Return(SixthOf(m, Clamp(In(m, "self") + 3.0, 0.0, 6.0))); }
 
 bool HardsigmoidBackward(DecomposeContext& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
-  const double sixth = 1.0F / 6.0F;  // eager's, in F64 too
-  return m.Return(Where(LogicalAnd(Gt(x, -3.0), Lt(x, 3.0)), g * sixth, 0.0));
+  return m.Return(Where(LogicalAnd(Gt(x, -3.0), Lt(x, 3.0)), g * kSixthOfF32, 0.0));
 }
 
 bool Hardtanh(DecomposeContext& m) {

@@ -664,6 +664,15 @@ def test_memory_that_cannot_be_allocated():
     check_function(lambda x: x.sin() + 1, torch.randn(1000, device="cuda"))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("function", [F.hardswish, F.hardsigmoid])
+def test_a_sixth_is_rounded_as_eager_rounds_it(function, dtype):
+    x = torch.linspace(-4, 4, 1001, dtype=dtype, device="cuda", requires_grad=True)
+    mine, own = torch.compile(function, backend="kiln")(x), function(x)
+    for one, other in ((mine, own), *zip(*(torch.autograd.grad(each.sum(), x) for each in (mine, own)))):
+        torch.testing.assert_close(one, other, rtol=2 * torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps)
+
+
 def test_batch_norm_in_evaluation_gives_its_statistics():
     """On a GPU, where nothing of the library's saves them: the running ones."""
     x, (weight, bias, mean), var = torch.randn(2, 3), torch.randn(3, 3), torch.rand(3) + 0.1
