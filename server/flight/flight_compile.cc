@@ -7,6 +7,7 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "kiln/v1/record.pb.h"
+#include "server/flight/tuning_frames.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
@@ -126,10 +127,8 @@ v1::Frame FlightCompile::PlanFrame(bool keep_traced_layout) const {
 }
 
 FlightCompile::Next FlightCompile::Planned(WorkerResult result) {
-  KILN_RETURN_IF_ERROR(result.status);
-  KILN_RETURN_IF_ERROR(CheckPlan(result.reply.plan_reply()));
+  KILN_ASSIGN_OR_RETURN(plan_, PlanOf(std::move(result), compiler_->fingerprint()));
   KILN_RETURN_IF_ERROR(ParseProto(request_->sections.target(), "target", &target_));
-  plan_ = std::move(*result.reply.mutable_plan_reply());
   emitting_ = MonotonicNow();
   if (plan_.tunables().empty() && !plan_.has_images()) {
     SendPlanDebug();

@@ -31,13 +31,10 @@ Tuner::Tunables LibraryTunables(const v1::PlanReply& plan) {
   return tunables;
 }
 
-// What is measured of them is the code of this compiler.
-Tuner::Tunables TunableKernels(const v1::PlanReply& plan, const std::string& compiler) {
+Tuner::Tunables TunableKernels(const v1::PlanReply& plan) {
   Tuner::Tunables tunables;
   for (const v1::Tunable& tunable : plan.tunables()) {
-    if (!tunable.has_kernel()) continue;
-    *tunables.Add() = tunable;
-    tunables.rbegin()->mutable_kernel()->set_compiler(compiler);
+    if (tunable.has_kernel()) *tunables.Add() = tunable;
   }
   return tunables;
 }
@@ -141,7 +138,7 @@ FlightCompile::Lacks FlightCompile::Tune(bool on_gpu) {
   if (plan_.has_images()) {
     if (const Lacks lacks = WeighImages(on_gpu); lacks != Lacks::kNothing) return lacks;
   }
-  session_->Tune(TunableKernels(*chosen_, compiler_->fingerprint()), &tuning_);
+  session_->Tune(TunableKernels(*chosen_), &tuning_);
   return session_->lacks_gpu() ? Lacks::kGpu : Lacks::kNothing;
 }
 
@@ -169,18 +166,8 @@ FlightCompile::Lacks FlightCompile::WeighImages(bool on_gpu) {
 
 // ---- What workers do for it ------------------------------------------------------------------
 
-namespace {
-
-absl::StatusOr<v1::PlanReply> CheckedPlan(WorkerResult result) {
-  KILN_RETURN_IF_ERROR(result.status);  // that of a crash, too
-  KILN_RETURN_IF_ERROR(CheckPlan(result.reply.plan_reply()));
-  return std::move(*result.reply.mutable_plan_reply());
-}
-
-}  // namespace
-
 FlightCompile::Next FlightCompile::PlannedAsTraced(WorkerResult result) {
-  other_ = CheckedPlan(std::move(result));
+  other_ = PlanOf(std::move(result), compiler_->fingerprint());
   FlightNext next;
   next.tries_tuning = true;
   return next;
@@ -189,8 +176,8 @@ FlightCompile::Next FlightCompile::PlannedAsTraced(WorkerResult result) {
 absl::StatusOr<v1::PlanReply> FlightCompile::PlanAsTraced() {
   std::vector<v1::Frame> requests;
   requests.push_back(PlanFrame(/*keep_traced_layout=*/true));
-  return CheckedPlan(
-      AskWorkers(std::move(requests), absl::Seconds(compiler_->limits().plan_seconds_max()))[0].get());
+  const absl::Duration limit = absl::Seconds(compiler_->limits().plan_seconds_max());
+  return PlanOf(AskWorkers(std::move(requests), limit)[0].get(), compiler_->fingerprint());
 }
 
 std::vector<std::future<WorkerResult>> FlightCompile::AskWorkers(std::vector<v1::Frame> requests,

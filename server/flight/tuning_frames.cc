@@ -6,9 +6,20 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "kiln/v1/kernel.pb.h"
+#include "server/build/artifact.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
+
+absl::StatusOr<v1::PlanReply> PlanOf(WorkerResult result, const std::string& compiler) {
+  KILN_RETURN_IF_ERROR(result.status);  // that of a crash, too
+  KILN_RETURN_IF_ERROR(CheckPlan(result.reply.plan_reply()));
+  v1::PlanReply plan = std::move(*result.reply.mutable_plan_reply());
+  for (v1::Tunable& tunable : *plan.mutable_tunables()) {
+    if (tunable.has_kernel() || tunable.has_product()) tunable.set_compiler(compiler);
+  }
+  return plan;
+}
 
 absl::StatusOr<std::string> WithThreads(const std::string& kernel, const v1::ThreadSchedule& threads) {
   v1::Kernel scheduled;

@@ -12,6 +12,9 @@
 
 namespace kiln {
 
+// The plan, checked, with `compiler` named in those of its tunables of which that compiler's code is
+// measured, so that a record holds for no other's.
+absl::StatusOr<v1::PlanReply> PlanOf(WorkerResult result, const std::string& compiler);
 // The serialized kernel with that schedule. INVALID_ARGUMENT where it is no kernel.
 absl::StatusOr<std::string> WithThreads(const std::string& kernel, const v1::ThreadSchedule& threads);
 // To emit the kernel by each of a tunable's schedules; the first is the kernel's own.

@@ -126,12 +126,13 @@ absl::StatusOr<WorkList::Work> WorkList::Checked(const TierWork::List& list,
 // Unpacked; empty for what is no kernel.
 absl::StatusOr<std::string> WorkList::KernelOf(const v1::TuningItem& item) const {
   if (item.tunable().kind_case() == v1::Tunable::KIND_NOT_SET) return Bad("it is of no known kind");
+  const bool of_compiler = item.tunable().has_kernel() || item.tunable().has_product();
+  if (of_compiler && item.tunable().compiler() != compiler_) return Bad("its kernel is another compiler's");
   if (!item.tunable().has_kernel()) {
     if (!item.kernel().empty()) return Bad("a kernel of what is none");
     return "";
   }
   const v1::KernelTunable& kernel = item.tunable().kernel();
-  if (kernel.compiler() != compiler_) return Bad("its kernel is another compiler's");
   if (kernel.schedules_size() == 0 || kernel.schedules_size() > kAskedSchedulesMax)
     return Bad("its kernel has no schedules, or too many");
   const absl::StatusOr<size_t> size = ZstdRawSize(item.kernel());

@@ -34,6 +34,7 @@ v1::Target TargetOf(const std::string& feature) {
 v1::Tunable ProductOf(int64_t batch) {
   v1::Tunable tunable;
   tunable.mutable_product()->set_batch(batch);
+  tunable.set_compiler(kCompiler);
   return tunable;
 }
 
@@ -195,7 +196,7 @@ TEST_F(WorkAskerTest, WhatCouldNotBeMeasuredIsWatchedOn) {
 TEST_F(WorkAskerTest, WhatNobodyWouldMeasureIsSkipped) {
   v1::Tunable kernel;
   kernel.mutable_kernel()->set_digest(Sha256("an object that is not here"));
-  kernel.mutable_kernel()->set_compiler(kCompiler);
+  kernel.set_compiler(kCompiler);
   v1::Tunable unknown;
   Put({"a"}, {kernel, unknown, ProductOf(1)});
   EXPECT_FALSE(IsOutdated("a"));

@@ -29,6 +29,7 @@ v1::Target TargetOf(const std::string& feature) {
 v1::TuningItem ProductItem() {
   v1::TuningItem item;
   item.mutable_tunable()->mutable_product()->set_batch(1);
+  item.mutable_tunable()->set_compiler(kCompiler);
   *item.mutable_target() = TargetOf("sm_90");
   return item;
 }
@@ -37,7 +38,7 @@ v1::TuningItem KernelItem(const std::string& kernel = "a kernel") {
   v1::TuningItem item;
   v1::KernelTunable& tunable = *item.mutable_tunable()->mutable_kernel();
   tunable.set_digest(Sha256(kernel));
-  tunable.set_compiler(kCompiler);
+  item.mutable_tunable()->set_compiler(kCompiler);
   tunable.add_schedules();
   *item.mutable_target() = TargetOf("sm_90a");
   item.set_kernel(ZstdCompress(kernel));
@@ -110,9 +111,10 @@ TEST_F(WorkListTest, WhatIsNotWhatItSaysIsRefused) {
   item = ProductItem();
   item.set_kernel(ZstdCompress("code"));
   says(Sneaked(item), "a kernel of what is none");
-  item = KernelItem();
-  item.mutable_tunable()->mutable_kernel()->set_compiler("another");
-  says(Sneaked(item), "another compiler's");
+  for (v1::TuningItem other : {KernelItem(), ProductItem()}) {
+    other.mutable_tunable()->set_compiler("another");
+    says(Sneaked(other), "another compiler's");
+  }
   item = KernelItem();
   item.mutable_tunable()->mutable_kernel()->clear_schedules();
   says(Sneaked(item), "no schedules");

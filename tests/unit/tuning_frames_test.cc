@@ -1,10 +1,30 @@
-// What a worker is asked for a product to be measured, and what is made of its answer.
+// What a worker is asked for a product to be measured, and what is made of its answers.
 #include "server/flight/tuning_frames.h"
 
+#include "compiler/support/limits.h"
 #include "gtest/gtest.h"
 
 namespace kiln {
 namespace {
+
+// A record of kernels of our own holds for the compiler that made them, one of libraries alone for all.
+TEST(PlanOf, NamesTheCompilerWhoseCodeIsMeasured) {
+  WorkerResult result;
+  v1::PlanReply* plan = result.reply.mutable_plan_reply();
+  plan->mutable_program()->set_format_version(kProgramFormatVersion);
+  plan->add_tunables()->mutable_product()->set_batch(1);
+  plan->add_tunables()->mutable_kernel()->set_units(1);
+  plan->add_tunables()->mutable_convolution()->set_dtype(v1::F32);
+  const absl::StatusOr<v1::PlanReply> named = PlanOf(result, "one");
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ(named->tunables(0).compiler(), "one");
+  EXPECT_EQ(named->tunables(1).compiler(), "one");
+  EXPECT_EQ(named->tunables(2).compiler(), "");
+  plan->mutable_program()->set_format_version(kProgramFormatVersion + 1);
+  EXPECT_FALSE(PlanOf(result, "one").ok());
+  result.status = absl::UnavailableError("gone");
+  EXPECT_TRUE(absl::IsUnavailable(PlanOf(result, "one").status()));
+}
 
 TEST(NativesOf, SaysEachOnesSchedule) {
   WorkerResult result;
