@@ -20,6 +20,7 @@
 #include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
+#include "compiler/support/start_thread.h"
 #include "kiln/client.h"
 #include "kiln/v1/compile.pb.h"
 
@@ -245,8 +246,11 @@ PyObject* Get(PyObject*, PyObject* arguments) {
   const std::string interpreted = interpret;
   // In a thread of its own, so that this one sees a Ctrl-C.
   Cancellation cancellation;
-  Running running =
-      std::async(std::launch::async, [&] { return client->Get(input, !input.graph.empty(), &cancellation); });
+  std::packaged_task<absl::StatusOr<CompiledArtifact>()> call(
+      [&] { return client->Get(input, !input.graph.empty(), &cancellation); });
+  Running running = call.get_future();
+  absl::StatusOr<std::thread> thread = StartThread([&call] { call(); });
+  if (!thread.ok()) return RaiseService(thread.status());
   bool interrupted = false;
   for (std::future_status waited = std::future_status::timeout; waited != std::future_status::ready;) {
     {
@@ -259,6 +263,7 @@ PyObject* Get(PyObject*, PyObject* arguments) {
     cancellation.Cancel();
   }
   absl::StatusOr<CompiledArtifact> compiled = running.get();
+  thread->join();
   if (interrupted) return nullptr;
   if (!compiled.ok()) return RaiseService(compiled.status());
   return NewArtifact(*std::move(compiled), std::move(input), interpreted);

@@ -7,6 +7,7 @@
 #include <future>
 #include <optional>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,7 @@
 #include "compiler/support/monotonic_time.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/protocol.h"
+#include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/support/zstd.h"
 #include "kiln/run_count.h"
@@ -250,15 +252,23 @@ class Session {
   // this caller leaves: he was served, and the write goes on without him.
   template <typename Stream>
   void HearOfStore(Stream& stream, Call& call) {
-    std::future<void> heard = std::async(std::launch::async, [&] {
+    std::promise<void> heard;
+    const auto hear = [&] {
       v1::CompileEvent event;
       while (ReadNext(stream, &event)) {
         if (event.kind_case() == v1::CompileEvent::kDone) artifact_.not_kept = event.done().not_kept();
       }
       stream.Finish();
-    });
-    if (heard.wait_for(kStorePatience) == std::future_status::timeout) call.context()->TryCancel();
-    heard.wait();
+      heard.set_value();
+    };
+    absl::StatusOr<std::thread> hears = StartThread(hear);
+    if (!hears.ok()) {  // nor does he wait where the host gives no thread
+      call.context()->TryCancel();
+      return hear();
+    }
+    if (heard.get_future().wait_for(kStorePatience) == std::future_status::timeout)
+      call.context()->TryCancel();
+    hears->join();
   }
 
   template <typename Stream>

@@ -318,17 +318,27 @@ std::string PlaceSigningKey(const DaemonPlace& place) {
   return absl::StrCat(place.runtime_dir, "/signing.pem");
 }
 
-absl::StatusOr<bool> ProbeSocket(const std::string& socket_path) {
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+absl::StatusOr<bool> ProbeSocket(const std::string& socket_path, MonotonicTime deadline) {
+  // A full backlog is told at once, and not waited for without limit.
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return Errno("socket");
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   memcpy(address.sun_path, socket_path.c_str(), std::min(socket_path.size(), sizeof(address.sun_path) - 1));
-  const bool up = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  const auto connects = [&] {
+    return connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  };
+  bool up = connects();
+  while (!up && errno == EAGAIN && MonotonicNow() < deadline) {
+    absl::SleepFor(absl::Milliseconds(10));
+    up = connects();
+  }
+  const bool full = !up && errno == EAGAIN;
   ucred peer = {};
   socklen_t size = sizeof peer;
   const bool known = up && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
   close(fd);
+  if (full) return absl::UnavailableError(absl::StrCat("too many wait for ", socket_path));
   if (known && peer.uid != geteuid()) {
     return absl::FailedPreconditionError(absl::StrCat(socket_path, " is served by another user"));
   }
@@ -397,7 +407,7 @@ absl::StatusOr<bool> EnsureDaemon(const std::string& daemon_binary, const Daemon
   std::optional<MonotonicTime> spawned;
   bool left_behind = false;
   while (true) {
-    KILN_ASSIGN_OR_RETURN(bool up, ProbeSocket(place.socket));
+    KILN_ASSIGN_OR_RETURN(bool up, ProbeSocket(place.socket, deadline));
     if (up) return left_behind;
     const MonotonicTime now = MonotonicNow();
     if (now >= deadline) {
@@ -407,7 +417,7 @@ absl::StatusOr<bool> EnsureDaemon(const std::string& daemon_binary, const Daemon
     if (!spawned.has_value() && access(place.socket.c_str(), F_OK) == 0) {
       // Nobody accepts on a socket that is there. A daemon that is just starting does soon.
       absl::SleepFor(pause);
-      KILN_ASSIGN_OR_RETURN(up, ProbeSocket(place.socket));
+      KILN_ASSIGN_OR_RETURN(up, ProbeSocket(place.socket, deadline));
       if (up) return false;
       left_behind = true;
     }

@@ -62,8 +62,9 @@ CudaLibraries LoadedCudaLibraries();
 // the socket, which is told once.
 std::string PlaceSigningKey(const DaemonPlace& place);
 
-// True when a process of this user accepts on the socket.
-absl::StatusOr<bool> ProbeSocket(const std::string& socket);
+// True when a process of this user accepts on the socket. UNAVAILABLE where so many wait for it that by
+// `deadline` it takes nobody else.
+absl::StatusOr<bool> ProbeSocket(const std::string& socket, MonotonicTime deadline);
 
 // Starts kilnd detached: session of its own, stdio to a log file, no inherited descriptor, clean
 // signal mask and environment; it is told of the place's CUDA libraries, or where this process found them.

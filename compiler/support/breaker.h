@@ -1,5 +1,6 @@
 // A circuit breaker: after so many calls in a row that a service did not answer, calls fail at once for a
-// pause that doubles up to a longest; then calls try again. What counts as an answer is the caller's matter.
+// pause that doubles up to a longest; then calls try again. Calls that were made before it opened and fail
+// meanwhile tell nothing new. What counts as an answer is the caller's matter.
 // Threads: thread safe.
 #pragma once
 
@@ -34,7 +35,7 @@ class Breaker {
   }
   void Failed(MonotonicTime now) {
     absl::MutexLock lock(&mutex_);
-    if (++failures_ < options_.failures) return;
+    if (now < open_until_ || ++failures_ < options_.failures) return;
     open_until_ = now + absl::ToChronoNanoseconds(pause_);
     pause_ = std::min(pause_ * 2, options_.pause_max);
   }

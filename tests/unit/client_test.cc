@@ -9,6 +9,7 @@
 #include <cstring>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -32,8 +33,10 @@ TEST(BreakerTest, OpensAfterFailuresAndClosesAfterSuccess) {
   breaker.Failed(now);
   EXPECT_FALSE(breaker.Allows(now + std::chrono::seconds(4)));
   EXPECT_TRUE(breaker.Allows(now + std::chrono::seconds(6)));
-  breaker.Failed(now + std::chrono::seconds(6));  // the pause doubles
+  // The pause doubles, once, however many fail together.
+  for (int i = 0; i < 8; ++i) breaker.Failed(now + std::chrono::seconds(6));
   EXPECT_FALSE(breaker.Allows(now + std::chrono::seconds(15)));
+  EXPECT_TRUE(breaker.Allows(now + std::chrono::seconds(17)));
   breaker.Succeeded();
   EXPECT_TRUE(breaker.Allows(now + std::chrono::seconds(15)));
 }
@@ -284,17 +287,27 @@ TEST_F(DaemonTest, WantsAProgramWithABuildId) {
 TEST_F(DaemonTest, ProbesTheSocket) {
   auto place = PlaceDaemon(options_);
   ASSERT_TRUE(place.ok());
-  EXPECT_FALSE(*ProbeSocket(place->socket));
+  EXPECT_FALSE(*ProbeSocket(place->socket, MonotonicNow()));
   const int listener = socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   place->socket.copy(address.sun_path, sizeof address.sun_path - 1);
   ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  EXPECT_FALSE(*ProbeSocket(place->socket));  // bound, but nobody listens
+  EXPECT_FALSE(*ProbeSocket(place->socket, MonotonicNow()));  // bound, but nobody listens
   ASSERT_EQ(listen(listener, 4), 0);
-  EXPECT_TRUE(*ProbeSocket(place->socket));
+  EXPECT_TRUE(*ProbeSocket(place->socket, MonotonicNow()));
+  // Who is frozen, or has more callers than he takes, keeps nobody waiting beyond his deadline.
+  absl::StatusOr<bool> full = true;
+  for (int calls = 0; full.ok() && calls < 100; ++calls) full = ProbeSocket(place->socket, MonotonicNow());
+  EXPECT_TRUE(absl::IsUnavailable(full.status())) << full.status();
+  std::thread takes([&] {
+    absl::SleepFor(absl::Milliseconds(50));
+    close(accept(listener, nullptr, nullptr));
+  });
+  EXPECT_TRUE(*ProbeSocket(place->socket, MonotonicAfter(absl::Seconds(20))));
+  takes.join();
   close(listener);
-  EXPECT_FALSE(*ProbeSocket(place->socket));
+  EXPECT_FALSE(*ProbeSocket(place->socket, MonotonicNow()));
 }
 
 TEST_F(DaemonTest, GivesUpAtTheDeadline) {
