@@ -1,6 +1,7 @@
 #include "server/upstream/embedded_upstream.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 
@@ -54,8 +55,9 @@ void AdoptHello(const v1::HelloReply& hello, uid_t own, v1::Config* config) {
 
 absl::Status AdoptUpstream(const Upstream& upstream, uid_t own, v1::Config* config) {
   if (config->listen().tenants_size() > 0) return absl::OkStatus();
-  const std::string directory = config->store().directory();
-  // A store may be used with another upstream, or another certificate, which says something else.
+  // Beside the key that its own entries are believed by: who plants a store brings no trust along.
+  const std::string directory = std::filesystem::path(config->signing().key_file()).parent_path();
+  // They may be used with another upstream, or another certificate, which says something else.
   const std::string whom =
       Sha256(absl::StrCat(config->upstream().address(), "\n", config->upstream().tls().certificate()));
   const std::string path = absl::StrCat(directory, "/upstream-", ToHex(whom.substr(0, 8)));

@@ -21,7 +21,7 @@ namespace kiln {
 inline constexpr uint32_t kUnknownUpstreamIdleSeconds = 60;
 
 // Makes `own` the tenant that the upstream says, and trusts the keys that it lists for that tenant. What it
-// said to that certificate is kept in the store's directory, for a start while it is away. NOT_FOUND, and
+// said to that certificate is kept beside the signing key, for a start while it is away. NOT_FOUND, and
 // nothing is changed, where it is, and never was reached before. A configuration with tenants of its own
 // stays as it is.
 absl::Status AdoptUpstream(const Upstream& upstream, uid_t own, v1::Config* config);

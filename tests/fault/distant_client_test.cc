@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -169,6 +170,25 @@ TEST_F(EmbeddedUpstream, AFarmThatIsAwayAtAStartIsKnownFromBefore) {
   EXPECT_EQ(again.ExitCode(), 0);
   EXPECT_FALSE(StatusAt("host").upstream().connected());
   EXPECT_EQ(farm_.Stats().compiles(), 1);
+}
+
+// What is known of the farm says whose signatures count, so it lies where the own key does. The control is
+// the test above.
+TEST_F(EmbeddedUpstream, AStoreBringsNoTrustAlong) {
+  EXPECT_EQ(Running(Asks("host")).Word(), "compiled");
+  EXPECT_EQ(StatusAt("host").upstream().forwarded(), 1);
+  End(SIGTERM);
+  std::vector<std::filesystem::path> known;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory_)) {
+    if (absl::StartsWith(entry.path().filename().string(), "upstream-")) known.push_back(entry.path());
+  }
+  ASSERT_EQ(known.size(), 1u);
+  EXPECT_EQ(known[0].parent_path(), directory_ + "/host-store.keys");
+  std::filesystem::rename(known[0], directory_ + "/host-store/" + known[0].filename().string());
+  wire_.Refuse(true);
+  wire_.Cut();
+  EXPECT_EQ(Running(Asks("host")).Word(), "compiled");
+  EXPECT_FALSE(StatusAt("host").has_upstream());
 }
 
 TEST_F(EmbeddedUpstream, WhereTheFarmWasNeverReachedTheHostCompilesByItself) {
