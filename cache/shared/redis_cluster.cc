@@ -252,6 +252,7 @@ absl::StatusOr<RedisCluster::Node> RedisCluster::NewNode(const RedisAddress& add
   options.find = [address](MonotonicTime) { return address; };
   options.login = options_.login;
   options.connections = options_.connections;
+  options.slow_after = options_.slow_after;
   return RedisPool::Create(std::move(options));
 }
 

@@ -30,6 +30,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache/shared/redis_address.h"
 #include "cache/shared/redis_engine.h"
@@ -49,7 +50,8 @@ class RedisCluster final : public RedisEngine {
   struct Options {
     std::vector<RedisAddress> seeds;  // nodes that know the others
     RedisLogin login;
-    size_t connections = 1;  // to each node
+    size_t connections = 1;                            // to each node
+    absl::Duration slow_after = absl::ZeroDuration();  // as RedisPool's
     int redirections_max = 5;
     size_t nodes_named_max = kRedisNodesNamedMax;
   };

@@ -95,6 +95,7 @@ absl::StatusOr<RedisPool::Lent> RedisPool::Borrow(Asker asker, MonotonicTime pat
     idle_.pop_back();
     if (!lent.connection->IsQuiet()) continue;  // the server has gone since
     ++lent_;
+    lent.since = MonotonicNow();
     return lent;
   }
   return absl::UnavailableError(last_.ok() ? "no connection is free" : std::string(last_.message()));
@@ -104,7 +105,10 @@ void RedisPool::GiveBack(Lent lent, const RedisExchange& exchange, Asker asker) 
   const absl::Status& status = exchange.replies.status();
   if (asker == Asker::kWaits && status.ok()) breaker_.Succeeded();
   // Where there is no server nobody waits anyway.
-  if (asker == Asker::kWaits && !status.ok() && !absl::IsUnavailable(status)) breaker_.Failed(MonotonicNow());
+  const MonotonicTime now = MonotonicNow();
+  const bool slow = !status.ok() && !absl::IsUnavailable(status) &&
+                    now - lent.since >= absl::ToChronoNanoseconds(options_.slow_after);
+  if (asker == Asker::kWaits && slow) breaker_.Failed(now);
   absl::MutexLock lock(&mutex_);
   --lent_;
   if (lent.master != master_) return;  // somebody else has found out meanwhile

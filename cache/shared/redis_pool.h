@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache/shared/redis_address.h"
 #include "cache/shared/redis_connection.h"
@@ -38,6 +39,8 @@ class RedisPool final : public RedisEngine {
     size_t connections = 1;
     // Masters change: who is none is not connected to, and left once it says that it is none any more.
     bool master_only = false;
+    // Who waited less for an answer has not found the server slow, but had no time.
+    absl::Duration slow_after = absl::ZeroDuration();
   };
   // UNAVAILABLE where the system gives no thread; that nobody answers is no error.
   static absl::StatusOr<std::unique_ptr<RedisPool>> Create(Options options);
@@ -55,6 +58,7 @@ class RedisPool final : public RedisEngine {
   struct Lent {
     std::unique_ptr<RedisConnection> connection;
     uint64_t master = 0;  // the how manieth it leads to
+    MonotonicTime since = {};
   };
   // For one exchange, whose outcome is told with the connection. UNAVAILABLE where nobody is kept waiting, or
   // none is free, at once or until `patience`.

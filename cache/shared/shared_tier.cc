@@ -49,8 +49,10 @@ absl::StatusOr<std::unique_ptr<RedisEngine>> ConnectTo(const SharedTier::Options
     KILN_ASSIGN_OR_RETURN(addresses.emplace_back(), RedisAddress::Parse(text));
   }
   if (addresses.empty()) return absl::InvalidArgumentError("no address");
-  if (options.cluster) return RedisCluster::Create({addresses, options.login, kConnections});
+  const absl::Duration slow_after = options.lookup_limit / 2;
+  if (options.cluster) return RedisCluster::Create({addresses, options.login, kConnections, slow_after});
   RedisPool::Options pool;
+  pool.slow_after = slow_after;
   pool.login = options.login;
   pool.connections = kConnections;
   if (options.sentinel_master.empty()) {

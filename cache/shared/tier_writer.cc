@@ -16,6 +16,7 @@ constexpr absl::Duration kPatience = absl::Seconds(30);  // with one write
 constexpr absl::Duration kPauseMin = absl::Milliseconds(50);
 constexpr absl::Duration kPauseMax = absl::Seconds(2);
 constexpr absl::Duration kLastWrites = absl::Seconds(2);
+constexpr uint64_t kBytesOfJobMin = 1024;  // its own place, and its key's and command's
 
 bool IsForNow(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
@@ -42,6 +43,7 @@ TierWriter::~TierWriter() {
 
 void TierWriter::Post(const std::string& key, uint64_t bytes, std::function<absl::Status()> write,
                       std::function<void()> ended) {
+  bytes = std::max(bytes, kBytesOfJobMin);
   {
     absl::MutexLock lock(&mutex_);
     if (bytes_ + bytes <= bytes_max_) {

@@ -34,7 +34,7 @@ class TierWriter {
   ~TierWriter();
 
   // `write` is called on the writer's thread until it says something else than "not now"; then `ended`, if
-  // any, on whatever thread. `bytes`: what is held for it.
+  // any, on whatever thread. `bytes`: what is held for it; of nothing, too, a kilobyte counts.
   void Post(const std::string& key, uint64_t bytes, std::function<absl::Status()> write,
             std::function<void()> ended = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -27,12 +27,14 @@ class RedisPoolTest : public testing::Test {
     }
   }
   // To whom `master_` names.
-  std::unique_ptr<RedisPool> Connect(bool master_only = true) {
+  std::unique_ptr<RedisPool> Connect(bool master_only = true, size_t connections = 4,
+                                     absl::Duration slow_after = absl::ZeroDuration()) {
     RedisPool::Options options;
     options.find = [this](MonotonicTime) {
       return RedisAddress::Parse(absl::StrCat("127.0.0.1:", ports_[static_cast<size_t>(master_.load())]));
     };
-    options.connections = 4;
+    options.connections = connections;
+    options.slow_after = slow_after;
     options.master_only = master_only;
     absl::StatusOr<std::unique_ptr<RedisPool>> pool = RedisPool::Create(std::move(options));
     EXPECT_TRUE(pool.ok()) << pool.status();
@@ -94,6 +96,23 @@ TEST_F(RedisPoolTest, WhereNobodyIsTheNextMasterItIsUnavailable) {
   EXPECT_TRUE(absl::IsUnavailable(answer.status())) << answer.status();
   EXPECT_GE(MonotonicNow() - begin, std::chrono::milliseconds(400));
   EXPECT_LT(MonotonicNow() - begin, std::chrono::seconds(5));
+}
+
+// Who came late to his turn has not found out that the server is slow.
+TEST_F(RedisPoolTest, ShortTimeIsNoSlowServer) {
+  const std::unique_ptr<RedisPool> pool = Connect(/*master_only=*/false, 8, absl::Milliseconds(200));
+  for (int tries = 0; servers_[0]->Clients() < 9 && tries < 500; ++tries)
+    absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_EQ(servers_[0]->Ask({"CLIENT", "PAUSE", "60000"}), "OK");
+  const auto asks = [&](absl::Duration limit) {
+    return pool->RunEach({{"GET", "x"}}, MonotonicAfter(limit), RedisEngine::Asker::kWaits)[0].status();
+  };
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(asks(absl::Milliseconds(10))));
+    EXPECT_EQ(pool->slow(), "");
+  }
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(absl::IsDeadlineExceeded(asks(absl::Milliseconds(300))));
+  EXPECT_NE(pool->slow(), "") << "the control: in time enough it is";
 }
 
 // The control: a server that is to be asked whatever it is.
