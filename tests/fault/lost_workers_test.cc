@@ -2,7 +2,9 @@
 #include <signal.h>
 
 #include <future>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -22,6 +24,32 @@ TEST(Server, AWorkerKilledFromOutsideCostsNothing) {
   EXPECT_TRUE(compile.get().done);
   EXPECT_GE(daemon.Stats().worker_crashes(), 1);
   EXPECT_TRUE(Eventually([&] { return daemon.Workers().size() == 2; })) << "replaced";
+}
+
+TEST(Server, AWorkerKilledUnderManyCallersFailsNone) {
+  TestDaemon daemon;
+  constexpr uint32_t kCallers = 50;
+  std::vector<std::future<CompileResult>> calls;
+  for (uint32_t i = 0; i < kCallers; ++i) {
+    calls.push_back(
+        std::async(std::launch::async, [&] { return daemon.Compile("sleep_ms 2000\nkernels 3"); }));
+  }
+  ASSERT_TRUE(Eventually([&] {
+    v1::JobsReply jobs;
+    grpc::ClientContext context;
+    return daemon.admin().Jobs(&context, {}, &jobs).ok() && jobs.jobs_size() == 1 &&
+           jobs.jobs(0).waiters() == kCallers;
+  }));
+  for (pid_t pid : daemon.Workers()) kill(pid, SIGKILL);
+  std::set<std::string> manifests;
+  for (std::future<CompileResult>& call : calls) {
+    CompileResult result = call.get();
+    EXPECT_TRUE(result.done) << result.failed_reason;
+    manifests.insert(result.manifest_bytes);
+  }
+  EXPECT_EQ(manifests.size(), 1u);
+  EXPECT_GE(daemon.Stats().worker_crashes(), 1);
+  EXPECT_LE(daemon.Stats().compiles(), 2);
 }
 
 TEST(Server, AKeyThatBringsDownTwoWorkersIsRefusedUntilRemoved) {

@@ -87,7 +87,6 @@ TEST_F(TierDaemons, RefusalsAreSharedToo) {
   EXPECT_EQ(second.Stats().compiles(), 0);
 }
 
-// A variant that the first has and the second has not, though it has another of the same key.
 // ---- What brings workers down ---------------------------------------------------------------------
 
 TEST_F(TierDaemons, WhatBroughtWorkersDownIsTriedTwiceInTheCluster) {
