@@ -2,8 +2,9 @@
 equal sizes each gets the same variant, or all run without kiln.
 
 Ranks of torch.distributed are a gang by themselves: the first that needs it puts a random id into the job's store,
-which is another one after each restart. KILN_GANG_ID names the gang of ranks that have no such store. KILN_GANG=off: no
-gang.
+which is another one wherever the store is. torchrun keeps its store when it restarts workers: with
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 they have a new one. KILN_GANG_ID names the gang of ranks that have no such store.
+KILN_GANG=off: no gang.
 
 What the others are served may be beyond finding out: the service does not answer this rank, or has lost what it said.
 Then the rank runs without kiln, with a warning, or, under KILN_GANG=strict, raises GangDiverges. It does not try again
