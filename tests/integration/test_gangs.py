@@ -10,6 +10,9 @@ import textwrap
 import time
 
 import pytest
+import torch
+
+from kiln import gang
 
 RANKS = 4
 GANG_ID = "00112233445566778899aabbccddeeff"
@@ -103,6 +106,23 @@ ADDS = textwrap.dedent("""
 def adds(place, *environments):
     lines = place.run(ADDS, ENVIRONMENTS=json.dumps(environments))[0].strip().splitlines()
     return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("local, new", [("2", True), ("1", False)])
+def test_a_store_that_outlives_a_restart_names_another_gang(monkeypatch, local, new):
+    """Of one node; agents of several count restarts apart."""
+    distributed, store = torch.distributed, torch.distributed.HashStore()
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(distributed.distributed_c10d, "_get_default_store", lambda: store)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+    ids = []
+    for restart in ("0", "0", "1", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restart)
+        told, ranks = gang.current()
+        assert ranks == 2 and len(told) == 16
+        ids.append(told)
+    assert ids[0] == ids[1] and ids[2] == ids[3] and (ids[0] != ids[2]) == new
 
 
 def test_ranks_of_torchrun_are_one_gang_until_they_start_anew(place, tmp_path):

@@ -2,9 +2,9 @@
 equal sizes each gets the same variant, or all run without kiln.
 
 Ranks of torch.distributed are a gang by themselves: the first that needs it puts a random id into the job's store,
-which is another one wherever the store is. torchrun keeps its store when it restarts workers: with
-TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 they have a new one. KILN_GANG_ID names the gang of ranks that have no such store.
-KILN_GANG=off: no gang.
+another one after each restart. torchrun of several nodes may keep its store when it restarts workers, and its agents
+count restarts apart: with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 each restart has a store of its own. KILN_GANG_ID names
+the gang of ranks that have no such store. KILN_GANG=off: no gang.
 
 What the others are served may be beyond finding out: the service does not answer this rank, or has lost what it said.
 Then the rank runs without kiln, with a warning, or, under KILN_GANG=strict, raises GangDiverges. It does not try again
@@ -101,5 +101,13 @@ def _of_torch() -> tuple[bytes, int]:
     if store is None:  # MPI's ranks have none
         return _NONE
     # Asked each time: whoever makes the process group anew has another store.
-    text = store.compare_set(_STORE_KEY, "", secrets.token_hex(_ID_BYTES)).decode()
-    return bytes.fromhex(text), distributed.get_world_size()
+    ranks = distributed.get_world_size()
+    text = store.compare_set(_store_key(ranks), "", secrets.token_hex(_ID_BYTES)).decode()
+    return bytes.fromhex(text), ranks
+
+
+def _store_key(ranks: int) -> str:
+    """torchrun's store may outlive a restart, and all ranks of one node are of one agent, which counts them."""
+    if os.environ.get("LOCAL_WORLD_SIZE") != str(ranks):
+        return _STORE_KEY
+    return f"{_STORE_KEY}/{os.environ.get('TORCHELASTIC_RESTART_COUNT') or 0}"
