@@ -25,6 +25,14 @@ bool IsLoopback(absl::string_view address) {
   return host == "localhost" || host == "[::1]" || host == "127.0.0.1";
 }
 
+bool IsByTls(absl::string_view address, const TlsFiles& files) {
+  return !IsUnixSocket(address) && !files.certificate.empty();
+}
+
+std::string AllOf(const TlsFiles& names) {
+  return absl::StrCat(names.authority, ", ", names.certificate, " and ", names.key);
+}
+
 // Two tries of gRPC's for a connection are at least this far apart.
 constexpr absl::Duration kBetweenTries = absl::Milliseconds(1'500);
 
@@ -48,7 +56,7 @@ const TlsFiles& TlsVariables() {
 
 absl::Status CheckTls(absl::string_view address, const TlsFiles& files, const TlsFiles& names) {
   if (IsUnixSocket(address)) return absl::OkStatus();
-  const std::string all = absl::StrCat(names.authority, ", ", names.certificate, " and ", names.key);
+  const std::string all = AllOf(names);
   std::vector<std::string> missing;
   if (files.authority.empty()) missing.push_back(names.authority);
   if (files.certificate.empty()) missing.push_back(names.certificate);
@@ -77,7 +85,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> NewChannel(const std::string& add
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveAnswerMilliseconds);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
   }
-  if (!IsUnixSocket(address) && !files.certificate.empty()) {
+  if (IsByTls(address, files)) {
     KILN_ASSIGN_OR_RETURN(const TlsPems pems, ReadTlsPems(files, names));
     grpc::SslCredentialsOptions options;
     options.pem_root_certs = pems.authority;
@@ -91,7 +99,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> NewChannel(const std::string& add
 absl::Status Connect(const std::shared_ptr<grpc::Channel>& channel, const std::string& address,
                      const TlsFiles& files, MonotonicTime deadline) {
   const TlsFiles& names = TlsVariables();
-  const bool by_tls = !IsUnixSocket(address) && !files.certificate.empty();
+  const bool by_tls = IsByTls(address, files);
   std::string why;
   MonotonicTime ended_since = MonotonicTime::max();
   while (true) {
@@ -117,8 +125,7 @@ absl::Status Connect(const std::shared_ptr<grpc::Channel>& channel, const std::s
   std::string told = absl::StrCat("no kilnd answers at ", address);
   if (!why.empty()) absl::StrAppend(&told, ": ", why);
   if (!by_tls && ended_since != MonotonicTime::max()) {
-    absl::StrAppend(&told, "; where it takes mutual TLS alone, set ", names.authority, ", ",
-                    names.certificate, " and ", names.key);
+    absl::StrAppend(&told, "; where it takes mutual TLS alone, set ", AllOf(names));
   }
   return absl::UnavailableError(told);
 }
