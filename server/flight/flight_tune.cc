@@ -23,18 +23,13 @@ absl::flat_hash_map<std::string, int> KernelsByDigest(const v1::PlanReply& plan)
   return kernels;
 }
 
-Tuner::Tunables LibraryTunables(const v1::PlanReply& plan) {
-  Tuner::Tunables tunables;
-  for (const v1::Tunable& tunable : plan.tunables()) {
-    if (!tunable.has_kernel()) *tunables.Add() = tunable;
-  }
-  return tunables;
-}
+// The kernels of our own, or what libraries compute.
+enum class Of { kKernels, kLibraries };
 
-Tuner::Tunables TunableKernels(const v1::PlanReply& plan) {
+Tuner::Tunables Tunables(Of of, const v1::PlanReply& plan) {
   Tuner::Tunables tunables;
   for (const v1::Tunable& tunable : plan.tunables()) {
-    if (tunable.has_kernel()) *tunables.Add() = tunable;
+    if (tunable.has_kernel() == (of == Of::kKernels)) *tunables.Add() = tunable;
   }
   return tunables;
 }
@@ -133,12 +128,12 @@ FlightCompile::Next FlightCompile::TuningEnded() {
 FlightCompile::Lacks FlightCompile::Tune(bool on_gpu) {
   chosen_ = &plan_;
   tuning_.Clear();
-  session_->Tune(LibraryTunables(plan_), &tuning_);
+  session_->Tune(Tunables(Of::kLibraries, plan_), &tuning_);
   if (session_->lacks_gpu()) return Lacks::kGpu;
   if (plan_.has_images()) {
     if (const Lacks lacks = WeighImages(on_gpu); lacks != Lacks::kNothing) return lacks;
   }
-  session_->Tune(TunableKernels(*chosen_), &tuning_);
+  session_->Tune(Tunables(Of::kKernels, *chosen_), &tuning_);
   return session_->lacks_gpu() ? Lacks::kGpu : Lacks::kNothing;
 }
 
@@ -157,7 +152,7 @@ FlightCompile::Lacks FlightCompile::WeighImages(bool on_gpu) {
   if (layout.as_traced()) {
     chosen_ = &**other_;
     tuning_.Clear();
-    session_->Tune(LibraryTunables(*chosen_), &tuning_);
+    session_->Tune(Tunables(Of::kLibraries, *chosen_), &tuning_);
     if (session_->lacks_gpu()) return Lacks::kGpu;
   }
   *tuning_.mutable_images() = layout;
