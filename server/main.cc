@@ -335,6 +335,7 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<ThreadExecutor> people, ThreadExecutor::Create(kPeopleThreads));
   SpoolBudget spools(config.store().budget_bytes() != 0 ? config.store().budget_bytes()
                                                         : kStoreBudgetBytesDefault);
+  SentObjects sent(config.admission().objects_bytes_max());
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<ThreadExecutor> bundles, ThreadExecutor::Create(kBundleThreads));
   std::atomic<bool> draining{false};
   AdminFacts facts;
@@ -364,7 +365,7 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
       services.push_back(std::move(service));
     };
     facts.address = address;
-    add(std::make_unique<CompileService>(config, gate, lost, &signatures, silence.get(), pool.get(),
+    add(std::make_unique<CompileService>(config, gate, lost, &signatures, silence.get(), &sent, pool.get(),
                                          upstream.get(), coordinator.get(), &stats));
     add(std::make_unique<AdminService>(config, gate, facts, &signatures, store.get(), pool.get(), gpus.get(),
                                        coordinator.get(), people.get(), &stats));

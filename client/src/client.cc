@@ -406,7 +406,8 @@ class Session {
       stream->Finish();
       return bad;
     }
-    KILN_RETURN_IF_ERROR(FromGrpc(stream->Finish(), "fetch objects"));
+    // What has come is kept: a full service is asked again for the rest.
+    KILN_RETURN_IF_ERROR(WithPushback(FromGrpc(stream->Finish(), "fetch objects"), *call.context()));
     return missing.empty() ? absl::OkStatus() : absl::NotFoundError("the service did not send every object");
   }
 

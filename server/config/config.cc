@@ -318,6 +318,7 @@ void ApplyDefaults(const std::string& programs, const std::string& file, v1::Con
   if (admission->graph_bytes_max() == 0) admission->set_graph_bytes_max(kGraphBytesMax);
   if (admission->graphs_bytes_max() == 0) admission->set_graphs_bytes_max(uint64_t{1} << 30);
   if (admission->silent_seconds_max() == 0) admission->set_silent_seconds_max(60);
+  if (admission->objects_bytes_max() == 0) admission->set_objects_bytes_max(uint64_t{512} << 20);
 }
 
 absl::Status CheckConfig(const v1::Config& config) {
@@ -373,6 +374,8 @@ absl::Status CheckConfig(const v1::Config& config) {
       CheckAtMost("admission.graph_bytes_max", config.admission().graph_bytes_max(), kGraphBytesMax));
   KILN_RETURN_IF_ERROR(CheckAtLeast("admission.graphs_bytes_max", config.admission().graphs_bytes_max(),
                                     GraphsBytesMin(config.admission().graph_bytes_max())));
+  KILN_RETURN_IF_ERROR(
+      CheckAtLeast("admission.objects_bytes_max", config.admission().objects_bytes_max(), kObjectsBytesMin));
   KILN_RETURN_IF_ERROR(
       CheckAtMost("admission.silent_seconds_max", config.admission().silent_seconds_max(), kSecondsMax));
   KILN_RETURN_IF_ERROR(CheckAtMost("idle_exit_seconds", config.idle_exit_seconds(), kSecondsMax));

@@ -462,9 +462,9 @@ void Coordinator::Write(FlightId flight, std::shared_ptr<const Artifact> artifac
 // ---- The rest --------------------------------------------------------------------------------
 
 absl::StatusOr<EntryValue> Coordinator::ReadObject(const v1::FetchObjectsRequest& request,
-                                                   const Artifact* fresh, const std::string& digest) {
+                                                   const std::string& digest) {
   stats_->fetched_objects++;
-  return keys_.ReadObject(request, fresh, digest);
+  return keys_.ReadObject(request, digest);
 }
 
 std::vector<v1::JobInfo> Coordinator::Jobs() {

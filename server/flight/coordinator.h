@@ -80,11 +80,10 @@ class Coordinator final : public Workers, public FlightStore {
   void Work(std::function<void()> work) { disk_->Post(std::move(work)); }
 
   // As StoredKeys'; they block.
-  absl::StatusOr<std::shared_ptr<const Artifact>> CheckFetch(const v1::FetchObjectsRequest& request) {
+  absl::StatusOr<std::vector<uint64_t>> CheckFetch(const v1::FetchObjectsRequest& request) {
     return keys_.CheckFetch(request);
   }
-  absl::StatusOr<EntryValue> ReadObject(const v1::FetchObjectsRequest& request, const Artifact* fresh,
-                                        const std::string& digest);
+  absl::StatusOr<EntryValue> ReadObject(const v1::FetchObjectsRequest& request, const std::string& digest);
 
   // For people; block until the strand has come to it.
   std::vector<v1::JobInfo> Jobs();

@@ -265,10 +265,15 @@ void StoredKeys::Forget(const std::string& compile_key) {
 
 // ---- Objects ---------------------------------------------------------------------------------
 
-absl::StatusOr<v1::Manifest> StoredKeys::ManifestOf(const v1::FetchObjectsRequest& request,
-                                                    const Artifact* fresh) {
+std::shared_ptr<const Artifact> StoredKeys::FreshOf(const v1::FetchObjectsRequest& request) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = announced_.find(ManifestEntryKey(request.compile_key(), request.variant_id()));
+  return found == announced_.end() ? nullptr : found->second;
+}
+
+absl::StatusOr<v1::Manifest> StoredKeys::ManifestOf(const v1::FetchObjectsRequest& request) {
   v1::SignedManifest signed_manifest;
-  if (fresh != nullptr) {
+  if (const std::shared_ptr<const Artifact> fresh = FreshOf(request); fresh != nullptr) {
     signed_manifest = fresh->signed_manifest;
   } else {
     const std::string key = ManifestEntryKey(request.compile_key(), request.variant_id());
@@ -292,26 +297,24 @@ absl::StatusOr<v1::Manifest> StoredKeys::ManifestOf(const v1::FetchObjectsReques
   return manifest;
 }
 
-absl::StatusOr<std::shared_ptr<const Artifact>> StoredKeys::CheckFetch(
-    const v1::FetchObjectsRequest& request) {
-  std::shared_ptr<const Artifact> fresh;  // shared with the flight that is about to store it
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto found = announced_.find(ManifestEntryKey(request.compile_key(), request.variant_id()));
-    if (found != announced_.end()) fresh = found->second;
-  }
-  KILN_ASSIGN_OR_RETURN(const v1::Manifest manifest, ManifestOf(request, fresh.get()));
-  absl::flat_hash_set<std::string> named;
-  for (const v1::ObjectRef* object : ObjectsOf(manifest)) named.insert(object->digest());
+absl::StatusOr<std::vector<uint64_t>> StoredKeys::CheckFetch(const v1::FetchObjectsRequest& request) {
+  KILN_ASSIGN_OR_RETURN(const v1::Manifest manifest, ManifestOf(request));
+  absl::flat_hash_map<std::string, uint64_t> named;
+  for (const v1::ObjectRef* object : ObjectsOf(manifest)) named[object->digest()] = object->packed_size();
+  std::vector<uint64_t> packed_bytes;
+  packed_bytes.reserve(request.digests_size());
   for (const std::string& digest : request.digests()) {
-    if (!named.contains(digest)) return absl::InvalidArgumentError("a digest that the variant does not name");
+    const auto found = named.find(digest);
+    if (found == named.end()) return absl::InvalidArgumentError("a digest that the variant does not name");
+    packed_bytes.push_back(found->second);
   }
-  return fresh;
+  return packed_bytes;
 }
 
 absl::StatusOr<EntryValue> StoredKeys::ReadObject(const v1::FetchObjectsRequest& request,
-                                                  const Artifact* fresh, const std::string& digest) {
-  if (fresh != nullptr) {
+                                                  const std::string& digest) {
+  // The object alone: the others need not stay in memory for who is slow to take this one.
+  if (const std::shared_ptr<const Artifact> fresh = FreshOf(request); fresh != nullptr) {
     if (auto found = fresh->objects.find(digest); found != fresh->objects.end()) return found->second;
   }
   absl::StatusOr<EntryValue> stored = store_->artifacts().Get({EntryKind::kObject, digest});

@@ -87,13 +87,11 @@ class StoredKeys {
   void PutRefusal(const FlightRequest& request, const std::string& compiler_fingerprint,
                   const absl::Status& status, bool quarantine);
 
-  // Whether all that is asked for may be read. The artifact where the store has yet to take it, or null.
-  // INVALID_ARGUMENT for a digest that the variant does not name, NOT_FOUND when the variant is gone (then
-  // look up again).
-  absl::StatusOr<std::shared_ptr<const Artifact>> CheckFetch(const v1::FetchObjectsRequest& request);
+  // Whether all that is asked for may be read: how many bytes each has, packed. INVALID_ARGUMENT for a digest
+  // that the variant does not name, NOT_FOUND when the variant is gone (then look up again).
+  absl::StatusOr<std::vector<uint64_t>> CheckFetch(const v1::FetchObjectsRequest& request);
   // One of them, packed. NOT_FOUND when it is gone.
-  absl::StatusOr<EntryValue> ReadObject(const v1::FetchObjectsRequest& request, const Artifact* fresh,
-                                        const std::string& digest);
+  absl::StatusOr<EntryValue> ReadObject(const v1::FetchObjectsRequest& request, const std::string& digest);
 
   // After a removal: what memory knows of the key; of every key when empty.
   void Forget(const std::string& compile_key);
@@ -102,7 +100,9 @@ class StoredKeys {
   KnownKeyPtr Read(const std::string& ns, const std::string& compile_key);
   absl::StatusOr<KnownVariant> ReadVariant(const std::string& ns, const CatalogEntry& entry);
   void ReadRefusal(const std::string& ns, const std::string& compile_key, KnownKey* known);
-  absl::StatusOr<v1::Manifest> ManifestOf(const v1::FetchObjectsRequest& request, const Artifact* fresh);
+  // The artifact where the store has yet to take it, or null.
+  std::shared_ptr<const Artifact> FreshOf(const v1::FetchObjectsRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<v1::Manifest> ManifestOf(const v1::FetchObjectsRequest& request);
   void MakeRoom(const KnownKey& known, const std::string& new_variant);
 
   Store* const store_;

@@ -136,7 +136,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::FetchObjects(grpc::C
                                                                          const grpc::ByteBuffer* bytes) {
   const absl::StatusOr<const Identity*> who = Admit(context, Rpc::kFetchObjects);
   if (!who.ok()) return new RefusedCall<grpc::ServerWriteReactor<grpc::ByteBuffer>>(who.status());
-  return FetchCall::Start(context, **who, *bytes, silence_, coordinator_, stats_);
+  return FetchCall::Start(context, **who, *bytes, silence_, sent_, coordinator_, stats_);
 }
 
 grpc::ServerUnaryReactor* CompileService::ReportUse(grpc::CallbackServerContext* context,

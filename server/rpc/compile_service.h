@@ -18,6 +18,7 @@
 #include "server/flight/coordinator.h"
 #include "server/observe/stats.h"
 #include "server/rpc/compile_call.h"
+#include "server/rpc/sent_objects.h"
 #include "server/rpc/silence_watch.h"
 #include "server/schedule/fair_queue.h"
 #include "server/upstream/upstream.h"
@@ -35,13 +36,14 @@ class CompileService final : public CompilerService {
   // `gate`: of the server that the service is registered with. All else but `lost` outlives the service;
   // `upstream` is nullptr where there is none.
   CompileService(const v1::Config& config, const Gate& gate, ConnectionLost lost,
-                 const Signatures* signatures, SilenceWatch* silence, const WorkerPool* pool,
-                 const Upstream* upstream, Coordinator* coordinator, Stats* stats)
+                 const Signatures* signatures, SilenceWatch* silence, SentObjects* sent,
+                 const WorkerPool* pool, const Upstream* upstream, Coordinator* coordinator, Stats* stats)
       : gate_(gate),
         lost_(std::move(lost)),
         signatures_(signatures),
         graph_bytes_max_(config.admission().graph_bytes_max()),
         silence_(silence),
+        sent_(sent),
         pool_(pool),
         upstream_(upstream),
         coordinator_(coordinator),
@@ -72,6 +74,7 @@ class CompileService final : public CompilerService {
   const Signatures* const signatures_;
   const uint64_t graph_bytes_max_;
   SilenceWatch* const silence_;
+  SentObjects* const sent_;
   const WorkerPool* const pool_;
   const Upstream* const upstream_;
   Coordinator* const coordinator_;

@@ -7,6 +7,7 @@
 #include "compiler/support/limits.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "server/flight/refusals.h"
 #include "server/rpc/request_limits.h"
 #include "server/rpc/shared_bytes.h"
 
@@ -31,9 +32,9 @@ grpc::ByteBuffer ChunkOf(const v1::ObjectChunk& chunk, const EntryValue& packed,
 }  // namespace
 
 FetchCall* FetchCall::Start(grpc::CallbackServerContext* context, const Identity& who,
-                            const grpc::ByteBuffer& bytes, SilenceWatch* silence, Coordinator* coordinator,
-                            Stats* stats) {
-  const std::shared_ptr<FetchCall> call(new FetchCall(context, silence, coordinator, stats));
+                            const grpc::ByteBuffer& bytes, SilenceWatch* silence, SentObjects* sent,
+                            Coordinator* coordinator, Stats* stats) {
+  const std::shared_ptr<FetchCall> call(new FetchCall(context, silence, sent, coordinator, stats));
   call->self_ = call;
   call->Begin(who, bytes);
   return call.get();
@@ -46,11 +47,18 @@ void FetchCall::Begin(const Identity& who, grpc::ByteBuffer bytes) {
     request_.DiscardUnknownFields();
   }
   if (!status.ok()) {
-    Finish(ToGrpc(status));
+    End(status);
     return;
   }
   request_.set_namespace_(NamespaceOf(who, request_.namespace_()));
+  const uint64_t keeps = request_.SpaceUsedLong() + request_.digests_size() * sizeof(uint64_t);
+  absl::StatusOr<SentObjects::Share> kept = objects_->Reserve(request_.namespace_(), keeps);
+  if (!kept.ok()) {
+    End(kept.status());
+    return;
+  }
   absl::MutexLock lock(&mutex_);
+  kept_ = *std::move(kept);
   ReadNext();
 }
 
@@ -60,29 +68,39 @@ void FetchCall::ReadNext() {
 
 void FetchCall::ReadOne() {
   absl::MutexLock lock(&mutex_);
-  absl::Status status;
-  if (!checked_) {
-    absl::StatusOr<std::shared_ptr<const Artifact>> fresh = coordinator_->CheckFetch(request_);
-    status = fresh.status();
-    if (fresh.ok()) fresh_ = *std::move(fresh);
-    checked_ = true;
-    if (absl::IsNotFound(status)) {
-      RefuseLater(status);
+  if (!packed_bytes_.has_value()) {
+    absl::StatusOr<std::vector<uint64_t>> checked = coordinator_->CheckFetch(request_);
+    if (absl::IsNotFound(checked.status())) {
+      RefuseLater(checked.status());
       return;
     }
-  }
-  if (status.ok() && next_ < request_.digests_size()) {
-    absl::StatusOr<EntryValue> packed =
-        coordinator_->ReadObject(request_, fresh_.get(), request_.digests(next_));
-    status = packed.status();
-    if (packed.ok()) {
-      packed_ = *std::move(packed);
-      ++next_;
-      sent_ = 0;
-      SendChunk();
+    if (!checked.ok() || checked->empty()) {
+      End(checked.status());
       return;
     }
+    packed_bytes_ = *std::move(checked);
   }
+  packed_ = nullptr;  // first: the next may be in its place
+  absl::StatusOr<EntryValue> packed = Next();
+  if (!packed.ok()) {
+    End(packed.status());
+    return;
+  }
+  packed_ = *std::move(packed);
+  ++next_;
+  sent_ = 0;
+  SendChunk();
+}
+
+absl::StatusOr<EntryValue> FetchCall::Next() {
+  const std::string& digest = request_.digests(next_);
+  return objects_->Get(request_.namespace_(), digest, (*packed_bytes_)[next_],
+                       [&] { return coordinator_->ReadObject(request_, digest); });
+}
+
+void FetchCall::End(const absl::Status& status) {
+  if (const auto pushback = PushbackOf(status); pushback.has_value())
+    context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(pushback->count()));
   Finish(ToGrpc(status));
 }
 
@@ -92,7 +110,7 @@ void FetchCall::RefuseLater(const absl::Status& status) {
   // gRPC holds the call until it has its answer, and the alarm until it has rung.
   refusal_.Set(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                             gpr_time_from_nanos(absl::ToInt64Nanoseconds(left), GPR_TIMESPAN)),
-               [this, status](bool) { Finish(ToGrpc(status)); });
+               [this, status](bool) { End(status); });
 }
 
 void FetchCall::SendChunk() {
@@ -111,13 +129,13 @@ void FetchCall::OnWriteDone(bool ok) {
   absl::MutexLock lock(&mutex_);
   turn_.reset();
   if (!ok) {
-    Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the caller left"));
+    End(absl::CancelledError("the caller left"));
   } else if (sent_ < packed_->size()) {
     SendChunk();
   } else if (next_ < request_.digests_size()) {
     ReadNext();
   } else {
-    Finish(grpc::Status::OK);
+    End(absl::OkStatus());
   }
 }
 

@@ -1,5 +1,7 @@
 // One FetchObjects in flight, as callbacks. Objects are read one at a time on a thread of the coordinator's,
-// and sent in chunks that point into them, the next when the last was taken: a slow client holds one object.
+// and sent in chunks that point into them, the next when the last was taken: a slow client holds one object,
+// which its tenant's other calls share (sent_objects.h). Where there is no room for the next, the call ends,
+// whatever was sent: RESOURCE_EXHAUSTED, and when to come again for the rest.
 //
 // gRPC holds a call until it is done, and who reads for it as long as he does: the answer that ends it comes
 // from another thread than the end.
@@ -13,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -25,6 +28,7 @@
 #include "server/auth/identities.h"
 #include "server/flight/coordinator.h"
 #include "server/observe/stats.h"
+#include "server/rpc/sent_objects.h"
 #include "server/rpc/silence_watch.h"
 
 namespace kiln {
@@ -35,25 +39,28 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   // All but `bytes` outlive the call.
   static FetchCall* Start(grpc::CallbackServerContext* context, const Identity& who,
-                          const grpc::ByteBuffer& bytes, SilenceWatch* silence, Coordinator* coordinator,
-                          Stats* stats);
+                          const grpc::ByteBuffer& bytes, SilenceWatch* silence, SentObjects* sent,
+                          Coordinator* coordinator, Stats* stats);
 
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDone() override { const std::shared_ptr<FetchCall> last = std::move(self_); }
 
  private:
-  FetchCall(grpc::CallbackServerContext* context, SilenceWatch* silence, Coordinator* coordinator,
-            Stats* stats)
-      : context_(context), silence_(silence), coordinator_(coordinator), scope_(stats) {}
+  FetchCall(grpc::CallbackServerContext* context, SilenceWatch* silence, SentObjects* sent,
+            Coordinator* coordinator, Stats* stats)
+      : context_(context), silence_(silence), objects_(sent), coordinator_(coordinator), scope_(stats) {}
   void Begin(const Identity& who, grpc::ByteBuffer bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Each on its own turn: one thread at a time, and the lock orders them.
   void ReadNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadOne() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<EntryValue> Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RefuseLater(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void End(const absl::Status& status);
 
   grpc::CallbackServerContext* const context_;
   SilenceWatch* const silence_;
+  SentObjects* const objects_;
   Coordinator* const coordinator_;
   const CallScope scope_;
   const MonotonicTime came_ = MonotonicNow();
@@ -61,11 +68,12 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   std::shared_ptr<FetchCall> self_;  // gRPC's hold
 
   absl::Mutex mutex_;
-  bool checked_ ABSL_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<const Artifact> fresh_ ABSL_GUARDED_BY(mutex_);  // shared with the flight that stores it
-  int next_ ABSL_GUARDED_BY(mutex_) = 0;                           // of the request's digests
-  EntryValue packed_ ABSL_GUARDED_BY(mutex_);                      // of the one before
-  size_t sent_ ABSL_GUARDED_BY(mutex_) = 0;                        // bytes of it
+  SentObjects::Share kept_ ABSL_GUARDED_BY(mutex_);  // for the request
+  std::optional<std::vector<uint64_t>> packed_bytes_
+      ABSL_GUARDED_BY(mutex_);                 // by digest; once it is checked
+  int next_ ABSL_GUARDED_BY(mutex_) = 0;       // of the request's digests
+  EntryValue packed_ ABSL_GUARDED_BY(mutex_);  // of the one before
+  size_t sent_ ABSL_GUARDED_BY(mutex_) = 0;    // bytes of it
   grpc::ByteBuffer sending_ ABSL_GUARDED_BY(mutex_);
   std::optional<SilenceWatch::Turn> turn_ ABSL_GUARDED_BY(mutex_);
   grpc::Alarm refusal_ ABSL_GUARDED_BY(mutex_);

@@ -301,20 +301,43 @@ absl::StatusOr<Upstream::Answer> Upstream::LookUp(const UpstreamCaller& caller,
 
 absl::StatusOr<Upstream::Objects> Upstream::Fetch(const UpstreamCaller& caller, const v1::Manifest& manifest,
                                                   absl::Span<const v1::ObjectRef> objects) {
-  absl::flat_hash_map<std::string, uint64_t> missing;  // packed bytes by digest
+  Missing missing;
+  uint64_t bytes = 0;
+  for (const v1::ObjectRef& object : objects) {
+    if (missing.emplace(object.digest(), object.packed_size()).second) bytes += object.packed_size();
+  }
+  Objects fetched;
+  const MonotonicTime deadline = MonotonicAfter(kFetchLimit + absl::Seconds(bytes / kFetchBytesPerSecond));
+  while (!missing.empty()) {
+    std::optional<absl::Duration> come_again;
+    const absl::Status status = FetchMissing(caller, manifest, deadline, &missing, &fetched, &come_again);
+    if (status.ok()) break;
+    // It has no room for as many as are taken from it now: for the rest again, while there is time.
+    if (!come_again.has_value() || MonotonicAfter(*come_again) >= deadline || !Rest(*come_again))
+      return status;
+  }
+  if (!missing.empty()) return absl::NotFoundError("it did not send every object");
+  counts_.fetched_objects += fetched.size();
+  return fetched;
+}
+
+bool Upstream::Rest(absl::Duration pause) {
+  absl::MutexLock lock(&mutex_);
+  const MonotonicTime end = MonotonicAfter(pause);
+  while (!closed_ && MonotonicNow() < end) changed_.WaitUntil(&mutex_, end);
+  return !closed_;
+}
+
+absl::Status Upstream::FetchMissing(const UpstreamCaller& caller, const v1::Manifest& manifest,
+                                    MonotonicTime deadline, Missing* wanted, Objects* fetched,
+                                    std::optional<absl::Duration>* come_again) {
+  Missing& missing = *wanted;
   v1::FetchObjectsRequest request;
   request.set_namespace_(caller.ns);
   request.set_compile_key(manifest.compile_key());
   request.set_variant_id(manifest.variant_id());
-  uint64_t bytes = 0;
-  for (const v1::ObjectRef& object : objects) {
-    if (!missing.emplace(object.digest(), object.packed_size()).second) continue;
-    request.add_digests(object.digest());
-    bytes += object.packed_size();
-  }
-  Objects fetched;
-  if (missing.empty()) return fetched;
-  Call call(this, caller, MonotonicAfter(kFetchLimit + absl::Seconds(bytes / kFetchBytesPerSecond)));
+  for (const auto& [digest, bytes] : missing) request.add_digests(digest);
+  Call call(this, caller, deadline);
   const auto stream = link()->stub->FetchObjects(call.context(), request);
   v1::ObjectChunk chunk;
   std::string digest, packed;
@@ -331,17 +354,15 @@ absl::StatusOr<Upstream::Objects> Upstream::Fetch(const UpstreamCaller& caller, 
     }
     packed += chunk.data();
     if (!chunk.last()) continue;
-    fetched[digest] = std::move(packed);
+    (*fetched)[digest] = std::move(packed);
     packed = std::string();
     missing.erase(named);
   }
   if (!bad.ok()) call.context()->TryCancel();
   const absl::Status ended = FromGrpc(stream->Finish());
   KILN_RETURN_IF_ERROR(bad);
-  KILN_RETURN_IF_ERROR(ended);
-  if (!missing.empty()) return absl::NotFoundError("it did not send every object");
-  counts_.fetched_objects += fetched.size();
-  return fetched;
+  if (absl::IsResourceExhausted(ended)) *come_again = ComeAgainOf(*call.context());
+  return ended;
 }
 
 std::shared_ptr<ForwardedCompile> Upstream::Compile(const UpstreamCaller& caller, MonotonicTime deadline,

@@ -76,7 +76,7 @@ class Upstream {
   absl::StatusOr<Answer> LookUp(const UpstreamCaller& caller, const std::string& request_key,
                                 const v1::Hints& hints, const v1::Gang& gang);
   // Packed objects of a manifest, by digest, all of them and no longer than they say; nothing else of them is
-  // checked. An error where one does not come.
+  // checked. Where it has no room to send them it is asked again. An error where one does not come.
   using Objects = absl::flat_hash_map<std::string, std::string>;
   absl::StatusOr<Objects> Fetch(const UpstreamCaller& caller, const v1::Manifest& manifest,
                                 absl::Span<const v1::ObjectRef> objects);
@@ -119,6 +119,13 @@ class Upstream {
   absl::Status CheckHello(const std::string& ns, const v1::HelloReply& hello) const;
   void Keep() ABSL_LOCKS_EXCLUDED(mutex_);
   bool Await(absl::Duration pause) ABSL_LOCKS_EXCLUDED(mutex_);
+  // False: it is closed.
+  bool Rest(absl::Duration pause) ABSL_LOCKS_EXCLUDED(mutex_);
+  using Missing = absl::flat_hash_map<std::string, uint64_t>;  // packed bytes by digest
+  // What comes goes from one to the other. `come_again`: where it is full.
+  absl::Status FetchMissing(const UpstreamCaller& caller, const v1::Manifest& manifest,
+                            MonotonicTime deadline, Missing* wanted, Objects* fetched,
+                            std::optional<absl::Duration>* come_again);
   void Connect() ABSL_LOCKS_EXCLUDED(mutex_);
   void RenewFiles() ABSL_LOCKS_EXCLUDED(mutex_);
   void Learn(const v1::HelloReply& hello) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,20 +1,25 @@
 // Clients of kilnd that lie, fall silent, or say more than there is room for.
+#include <chrono>
 #include <fstream>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/zstd.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "kiln/client.h"
 #include "server/rpc/request_limits.h"
 #include "tests/fault/test_daemon.h"
 
@@ -148,6 +153,71 @@ TEST(Server, AClientThatTakesNothingIsCutOff) {
   while (reader->Read(&chunk)) {
   }
   EXPECT_EQ(reader->Finish().error_code(), grpc::CANCELLED);
+}
+
+// Calls that fetch one object, whose client took the first chunk and no more.
+class SlowFetches {
+ public:
+  explicit SlowFetches(TestDaemon& daemon) : daemon_(daemon) {}
+  ~SlowFetches() { End(); }
+
+  void Add(const v1::Manifest& manifest, int count) {
+    v1::FetchObjectsRequest request;
+    request.set_namespace_(manifest.namespace_());
+    request.set_compile_key(manifest.compile_key());
+    request.set_variant_id(manifest.variant_id());
+    request.add_digests(manifest.kernels(0).object().digest());
+    for (int i = 0; i < count; ++i) {
+      contexts_.push_back(std::make_unique<grpc::ClientContext>());
+      readers_.push_back(daemon_.compiler().FetchObjects(contexts_.back().get(), request));
+      v1::ObjectChunk chunk;
+      EXPECT_TRUE(readers_.back()->Read(&chunk)) << readers_.back()->Finish().error_message();
+    }
+  }
+  void End() {
+    for (const auto& context : contexts_) context->TryCancel();
+    for (const auto& reader : readers_) reader->Finish();
+    readers_.clear();
+    contexts_.clear();
+  }
+
+ private:
+  TestDaemon& daemon_;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts_;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::ObjectChunk>>> readers_;
+};
+
+std::string LargeProgram(const std::string& name) { return absl::StrCat("object_kib 81920\nname ", name); }
+
+// Control: the same in another namespace, and a budget with room.
+TEST(Server, ClientsWhoTakeSlowlyHoldEachObjectOnceAndNoMoreThanTheirShare) {
+  TestDaemon daemon(absl::StrCat("admission { objects_bytes_max: ", uint64_t{288} << 20, " }"));
+  std::map<std::string, v1::Manifest> made;
+  for (const char* name : {"a", "b", "c"}) made[name] = daemon.Compile(LargeProgram(name)).manifest;
+  const v1::Manifest others = daemon.Compile(LargeProgram("c"), {}, absl::Seconds(60), "others").manifest;
+  SlowFetches slow(daemon);
+  slow.Add(made["a"], 20);
+  slow.Add(made["b"], 1);
+  slow.Add(others, 1);
+  grpc::Status refused;
+  daemon.Fetch(made["c"], {made["c"].kernels(0).object().digest()}, &refused);
+  EXPECT_EQ(refused.error_code(), grpc::RESOURCE_EXHAUSTED) << refused.error_message();
+  EXPECT_TRUE(absl::StrContains(refused.error_message(), "objects_bytes_max")) << refused.error_message();
+  // A client of ours waits until there is room, and has its program.
+  ClientOptions options;
+  options.address = absl::StrCat("unix:", daemon.socket());
+  options.name_space = "test";
+  CompileRequestInput input;
+  input.graph = LargeProgram("c");
+  input.sections = SectionsOf(input.graph);
+  input.request_key = RequestKey(input.sections);
+  auto waits = std::async(std::launch::async,
+                          [&] { return NewClient(options)->Get(input, /*compile=*/true).status(); });
+  EXPECT_EQ(waits.wait_for(std::chrono::milliseconds(1500)), std::future_status::timeout);
+  slow.End();
+  const absl::Status status = waits.get();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(daemon.Stats().compiles(), 4);
 }
 
 // The control: without the limit such a call goes on.

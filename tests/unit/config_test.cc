@@ -309,6 +309,8 @@ TEST(Config, RefusalsNameTheField) {
        [](v1::Config* c) { c->mutable_admission()->set_graph_bytes_max(kGraphBytesMax + 1); }},
       {"admission.graphs_bytes_max",
        [](v1::Config* c) { c->mutable_admission()->set_graphs_bytes_max(GraphsBytesMin(kGraphBytesMax) - 1); }},
+      {"admission.objects_bytes_max",
+       [](v1::Config* c) { c->mutable_admission()->set_objects_bytes_max(kObjectsBytesMin - 1); }},
       {"idle_exit_seconds", [](v1::Config* c) { c->set_idle_exit_seconds(UINT32_MAX); }},
       {"drain_seconds", [](v1::Config* c) { c->set_drain_seconds(UINT32_MAX); }},
   };
@@ -335,6 +337,7 @@ TEST(Config, LimitsThemselvesAreFine) {
   config.mutable_workers()->set_count(1024);
   config.mutable_admission()->set_graph_bytes_max(kGraphBytesMax);
   config.mutable_admission()->set_graphs_bytes_max(GraphsBytesMin(kGraphBytesMax));
+  config.mutable_admission()->set_objects_bytes_max(kObjectsBytesMin);
   WithoutTls(&config);
   for (const char* tcp : {"127.0.0.1:0", "localhost:7711", "[::1]:65535"}) {
     config.mutable_listen()->set_tcp(tcp);
