@@ -117,6 +117,7 @@ absl::StatusOr<std::unique_ptr<SharedTier>> SharedTier::Create(Options options,
   };
   made->work_ = std::make_unique<TierWork>(TierWork::Tier{lent.engine, lent.open}, signatures,
                                            made->options_.lookup_limit);
+  made->records_ = std::make_unique<TierRecords>(lent);
   made->tuning_ = std::make_unique<TierTuning>(std::move(lent), signatures, made->options_.unused_limit);
   return made;
 }

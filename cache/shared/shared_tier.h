@@ -31,6 +31,7 @@
 #include "cache/shared/tier_artifact.h"
 #include "cache/shared/tier_claims.h"
 #include "cache/shared/tier_members.h"
+#include "cache/shared/tier_records.h"
 #include "cache/shared/tier_tuning.h"
 #include "cache/shared/tier_verdicts.h"
 #include "cache/shared/tier_work.h"
@@ -109,6 +110,8 @@ class SharedTier {
   const TierWork* work() const { return work_.get(); }
   // See tier_members.h.
   TierMembers* members() { return members_.get(); }
+  // See tier_records.h.
+  TierRecords* records() { return records_.get(); }
 
   v1::TierStatus status() const;
 
@@ -138,6 +141,7 @@ class SharedTier {
   std::unique_ptr<TierWriter> writer_;
   std::unique_ptr<TierVerdicts> verdicts_;
   std::unique_ptr<TierMembers> members_;
+  std::unique_ptr<TierRecords> records_;
   std::unique_ptr<TierTuning> tuning_;
   std::unique_ptr<TierWork> work_;
 };

@@ -2,9 +2,11 @@
 
 #include <hiredis/hiredis.h>
 
+#include <ctime>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cache/shared/tier_records.h"
 #include "cache/shared/tier_value.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
@@ -144,9 +146,12 @@ absl::Status TierArtifact::WriteManifest(const Entry& manifest) {
 absl::Status TierArtifact::WriteRecord() {
   for (const Entry& entry : entries_) {
     if (entry.id.kind != EntryKind::kMeta) continue;
-    KILN_RETURN_IF_ERROR(Run({Set(TierName(ns_, CompileKeyOf(entry.id), "r"),
+    const std::string compile_key = CompileKeyOf(entry.id);
+    KILN_RETURN_IF_ERROR(Run({Set(TierName(ns_, compile_key, "r"),
                                   SealTierValue(*signatures_, entry.id, ns_, *entry.value), unused_limit_)},
                              entry.value->size()));
+    // For people alone: who spoils the list keeps no program from being written.
+    Run(ListTierRecord(ns_, compile_key, time(nullptr), unused_limit_), 0).IgnoreError();
   }
   return absl::OkStatus();
 }

@@ -6,6 +6,7 @@
 //   kiln:1:NS:{TUNING KEY}:t          tuning record                 :b  those barred, see tier_tuning.h
 //   kiln:1:NS:{COMPILE KEY}:g:GANG    what a gang is served         :x  how many crashed over it
 //   kiln:1:NS:{COMPILE KEY}:c         claim
+//   kiln:1:NS:{"records"}:l           sorted set of CompileKeys that have a request record, tier_records.h
 //   kiln:1:NS:{w:KIND}:…              what is to be measured on a kind of device, see tier_work.h
 //   kiln:1:NS:{"daemons"}:d           set of ids                    :d:ID  a daemon's record, tier_members.h
 //   kiln:1:NS:{DIGEST}:o:SIZE:INDEX   an object's packed bytes, in chunks of kTierChunkBytes
@@ -35,8 +36,8 @@ inline constexpr size_t kTierChunkBytes = 1u << 20;
 
 // What follows the hash tag. Who writes another kind lists it here, and says in tests/fault/tier_liar.h what
 // a lie about it is.
-inline constexpr absl::string_view kTierKinds[] = {"m", "f", "r", "t", "b", "g",
-                                                   "x", "c", "d", "o", "w", "s"};
+inline constexpr absl::string_view kTierKinds[] = {"m", "f", "r", "t", "b", "g", "x",
+                                                   "c", "d", "l", "o", "w", "s"};
 
 // One of them: what is not listed does not compile.
 class TierKind {

@@ -1,11 +1,14 @@
 // kilnctl why and diff: what of two programs' keys differs, and of the programs.
 #include <ctime>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/admin/ask.h"
 #include "client/admin/json.h"
 #include "client/admin/text.h"
+#include "compiler/support/digest.h"
 
 namespace kiln {
 namespace {
@@ -26,10 +29,11 @@ std::string Title(const v1::ComparedProgram& program) {
 }
 
 std::string Named(const v1::ComparedProgram& program, int64_t now) {
-  const std::string when = program.compiled_unix_seconds() == 0
-                               ? "of the shared tier"
-                               : absl::StrCat("compiled ", Age(program.compiled_unix_seconds(), now), " ago");
-  return Printable(absl::StrCat(ShortHex(program.compile_key()), " (", Title(program), ", ", when, ")"));
+  std::vector<std::string> facts = {Title(program)};
+  if (program.in_tier()) facts.push_back("of the shared tier");
+  if (program.compiled_unix_seconds() != 0)
+    facts.push_back(absl::StrCat("compiled ", Age(program.compiled_unix_seconds(), now), " ago"));
+  return Printable(absl::StrCat(ShortHex(program.compile_key()), " (", absl::StrJoin(facts, ", "), ")"));
 }
 
 std::string DifferencesTable(const google::protobuf::RepeatedPtrField<v1::KeyDifference>& differences,
@@ -47,6 +51,11 @@ std::string SizesText(const v1::Hints& hints) {
   std::vector<std::string> sizes;
   for (int i = 0; i < hints.values_size(); ++i) sizes.push_back(absl::StrCat("s", i, " = ", hints.values(i)));
   return absl::StrJoin(sizes, ", ");
+}
+
+// As kilnctl diff takes it: of the shared tier it has to be whole.
+std::string DiffWord(const v1::ComparedProgram& program) {
+  return program.in_tier() ? ToHex(program.compile_key()) : ShortHex(program.compile_key());
 }
 
 std::string ReasonText(const v1::Explanation& explanation, int64_t now) {
@@ -74,9 +83,8 @@ std::string ReasonText(const v1::Explanation& explanation, int64_t now) {
   absl::StrAppend(&text, Indented(DifferencesTable(explanation.differences(), "HERE", "THERE"), "    "));
   for (const v1::KeyDifference& difference : explanation.differences()) {
     if (difference.ingredient() != "graph") continue;
-    absl::StrAppend(&text, "  what of the graphs differs: kilnctl diff ",
-                    ShortHex(explanation.program().compile_key()), " ",
-                    ShortHex(explanation.nearest().compile_key()), "\n");
+    absl::StrAppend(&text, "  what of the graphs differs: kilnctl diff ", DiffWord(explanation.program()),
+                    " ", DiffWord(explanation.nearest()), "\n");
   }
   return text;
 }
@@ -116,6 +124,8 @@ int RunWhy(const AdminContext& context, const std::string& about, uint32_t limit
     *context.out << "\ncompared with " << reply.compared() << " of " << reply.stored()
                  << " stored keys, the latest\n";
   }
+  if (!reply.tier_message().empty())
+    *context.out << "\nnot all of the shared tier was compared: " << Printable(reply.tier_message()) << "\n";
   return kExitOk;
 }
 

@@ -439,15 +439,18 @@ absl::Status AdminService::AnswerKeys(const grpc::CallbackServerContext&, const 
 
 absl::Status AdminService::AnswerWhy(const grpc::CallbackServerContext& context,
                                      const v1::WhyRequest& request, v1::WhyReply* reply) {
-  RecordElsewhere elsewhere;
+  ProgramsInTier tier;
   if (facts_.tier != nullptr) {
-    elsewhere = [this](const std::string& compile_key) -> absl::StatusOr<v1::RequestRecord> {
+    tier.find = [this](const std::string& compile_key) -> absl::StatusOr<v1::RequestRecord> {
       KILN_ASSIGN_OR_RETURN(TierProgram program,
                             ReadTierProgram(*facts_.tier, config_.listen(), compile_key));
       return std::move(program.record);
     };
+    tier.each_latest = [this](const ProgramsInTier::Visit& visit) {
+      return VisitTierRecords(*facts_.tier, config_.listen(), visit);
+    };
   }
-  return Explain(*store_, stats_->last_misses.Last(), request, Gone(context), reply, elsewhere);
+  return Explain(*store_, stats_->last_misses.Last(), request, Gone(context), tier, reply);
 }
 
 absl::StatusOr<ComparedEntry> AdminService::ReadComparedInTier(absl::string_view field,

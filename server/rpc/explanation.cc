@@ -33,18 +33,20 @@ struct Nearest {
   bool found = false;
   Rank rank;
   std::string compile_key;
+  bool in_tier = false;
   v1::RequestRecord record;
 
-  void Consider(const MissTable::Miss& miss, const CatalogEntry& entry, absl::string_view key,
+  void Consider(const MissTable::Miss& miss, absl::string_view key, int64_t unix_seconds, bool is_in_tier,
                 const v1::RequestRecord& other) {
     if (key == miss.compile_key) return;
     // When another daemon compiled it is not known.
-    if (miss.unix_seconds != 0 && entry.created_unix_seconds > miss.unix_seconds) return;
+    if (miss.unix_seconds != 0 && unix_seconds > miss.unix_seconds) return;
     const Rank its(EqualIngredients(miss.record, other), miss.record.notes().title() == other.notes().title(),
-                   entry.created_unix_seconds);
+                   unix_seconds);
     if (found && its <= rank) return;
     found = true;
     rank = its;
+    in_tier = is_in_tier;
     compile_key = std::string(key);
     record = other;
     record.mutable_notes()->clear_node_names();
@@ -71,17 +73,17 @@ absl::StatusOr<MissPtr> MissOfStored(Store& store, const std::string& compile_ke
   return std::make_shared<const MissTable::Miss>(std::move(miss));
 }
 
-absl::StatusOr<MissPtr> MissElsewhere(const RecordElsewhere& elsewhere, const std::string& compile_key) {
+absl::StatusOr<MissPtr> MissInTier(const ProgramsInTier& tier, const std::string& compile_key) {
   MissTable::Miss miss;
   miss.compile_key = compile_key;
-  KILN_ASSIGN_OR_RETURN(miss.record, elsewhere(compile_key));
+  KILN_ASSIGN_OR_RETURN(miss.record, tier.find(compile_key));
   miss.tenant = miss.record.namespace_();
   return std::make_shared<const MissTable::Miss>(std::move(miss));
 }
 
 // The compile that is meant by the start of a key.
 absl::StatusOr<MissPtr> FindByKey(Store& store, const std::vector<MissPtr>& misses, const std::string& hex,
-                                  const CallerGone& gone, const RecordElsewhere& elsewhere) {
+                                  const CallerGone& gone, const ProgramsInTier& tier) {
   KILN_ASSIGN_OR_RETURN(const KeyPrefix prefix, KeyPrefix::Parse(hex));
   absl::btree_set<std::string> keys;
   for (const MissPtr& miss : misses) {
@@ -92,8 +94,8 @@ absl::StatusOr<MissPtr> FindByKey(Store& store, const std::vector<MissPtr>& miss
   for (const auto* entries : {&chosen.manifests, &chosen.failures}) {
     for (const CatalogEntry& entry : *entries) keys.insert(entry.id.key.substr(0, kDigestBytes));
   }
-  if (keys.empty() && prefix.whole() && elsewhere != nullptr) {
-    absl::StatusOr<MissPtr> miss = MissElsewhere(elsewhere, prefix.bytes());
+  if (keys.empty() && prefix.whole() && tier.find != nullptr) {
+    absl::StatusOr<MissPtr> miss = MissInTier(tier, prefix.bytes());
     if (!absl::IsNotFound(miss.status())) return miss;
   }
   if (keys.empty()) {
@@ -124,7 +126,7 @@ absl::Status NoSuchJob(const std::vector<MissPtr>& misses, const std::string& ab
 
 absl::StatusOr<std::vector<MissPtr>> FindMisses(Store& store, const std::vector<MissPtr>& misses,
                                                 const v1::WhyRequest& request, const CallerGone& gone,
-                                                const RecordElsewhere& elsewhere) {
+                                                const ProgramsInTier& tier) {
   const size_t limit =
       request.limit() == 0 ? kExplainedDefault : std::min<size_t>(request.limit(), kExplainedMax);
   std::vector<MissPtr> found;
@@ -135,7 +137,7 @@ absl::StatusOr<std::vector<MissPtr>> FindMisses(Store& store, const std::vector<
   if (!found.empty()) return found;
   if (request.about().empty()) return absl::NotFoundError("nothing was compiled since the daemon started");
   if (!KeyPrefix::Parse(request.about()).ok()) return NoSuchJob(misses, request.about());
-  KILN_ASSIGN_OR_RETURN(MissPtr miss, FindByKey(store, misses, request.about(), gone, elsewhere));
+  KILN_ASSIGN_OR_RETURN(MissPtr miss, FindByKey(store, misses, request.about(), gone, tier));
   found.push_back(std::move(miss));
   return found;
 }
@@ -145,6 +147,7 @@ void Describe(const MissTable::Miss& miss, v1::Explanation* explanation) {
   program.set_compile_key(miss.compile_key);
   program.set_title(miss.record.notes().title());
   program.set_compiled_unix_seconds(miss.unix_seconds);
+  program.set_in_tier(miss.unix_seconds == 0);
   explanation->set_tenant(miss.tenant);
   explanation->set_job(miss.job);
   *explanation->mutable_hints() = miss.record.hints();
@@ -220,6 +223,7 @@ absl::Status Decide(Store& store, const std::vector<MissPtr>& misses, const Miss
     program.set_compile_key(nearest.compile_key);
     program.set_title(nearest.record.notes().title());
     program.set_compiled_unix_seconds(std::get<int64_t>(nearest.rank));
+    program.set_in_tier(nearest.in_tier);
     for (v1::KeyDifference& difference : KeyDifferences(miss.record, nearest.record))
       *explanation->add_differences() = std::move(difference);
   }
@@ -240,6 +244,48 @@ absl::Status Decide(Store& store, const std::vector<MissPtr>& misses, const Miss
   return absl::OkStatus();
 }
 
+absl::Status CompareWithStored(Store& store, const std::vector<MissPtr>& asked, const CallerGone& gone,
+                               std::vector<Nearest>* nearest, v1::WhyReply* reply) {
+  uint64_t stored = 0;
+  KILN_ASSIGN_OR_RETURN(const std::vector<CatalogEntry> latest,
+                        LatestEntries(store.catalog(), EntryKind::kMeta, kComparedMax, gone, &stored));
+  reply->set_stored(stored);
+  uint64_t bytes = 0;
+  for (const CatalogEntry& entry : latest) {
+    if (gone()) return Stopped();
+    if (bytes += entry.bytes; bytes > kComparedBytesMax) break;
+    const std::string key = entry.id.key.substr(0, kDigestBytes);
+    if (!(RequestRecordId(key) == entry.id)) continue;
+    const absl::StatusOr<v1::RequestRecord> record = ReadRequestRecord(store, key);
+    if (!record.ok()) continue;  // gone meanwhile, or damaged, which the store counts
+    reply->set_compared(reply->compared() + 1);
+    for (size_t i = 0; i < asked.size(); ++i)
+      (*nearest)[i].Consider(*asked[i], key, entry.created_unix_seconds, /*is_in_tier=*/false, *record);
+  }
+  return absl::OkStatus();
+}
+
+// What is stored here too was compared by what the store says of it.
+void CompareWithTier(Store& store, const ProgramsInTier& tier, const std::vector<MissPtr>& asked,
+                     const CallerGone& gone, std::vector<Nearest>* nearest, v1::WhyReply* reply) {
+  uint64_t bytes = 0;
+  const absl::Status status = tier.each_latest([&](const TierRecords::Record& there) {
+    if (gone()) return false;
+    if (bytes += there.bytes; bytes > kComparedBytesMax || reply->compared_in_tier() >= kComparedMax) {
+      reply->set_tier_message(absl::StrCat("it has more than the latest ", reply->compared_in_tier()));
+      return false;
+    }
+    if (store.catalog().Find(RequestRecordId(there.compile_key)).ok()) return true;
+    reply->set_compared_in_tier(reply->compared_in_tier() + 1);
+    for (size_t i = 0; i < asked.size(); ++i) {
+      (*nearest)[i].Consider(*asked[i], there.compile_key, there.unix_seconds, /*is_in_tier=*/true,
+                             there.record);
+    }
+    return true;
+  });
+  if (!status.ok()) reply->set_tier_message(std::string(status.message()));
+}
+
 }  // namespace
 
 absl::StatusOr<v1::RequestRecord> ReadRequestRecord(Store& store, const std::string& compile_key) {
@@ -250,25 +296,11 @@ absl::StatusOr<v1::RequestRecord> ReadRequestRecord(Store& store, const std::str
 }
 
 absl::Status Explain(Store& store, const std::vector<MissPtr>& misses, const v1::WhyRequest& request,
-                     const CallerGone& gone, v1::WhyReply* reply, const RecordElsewhere& elsewhere) {
-  KILN_ASSIGN_OR_RETURN(const std::vector<MissPtr> asked,
-                        FindMisses(store, misses, request, gone, elsewhere));
-  uint64_t stored = 0;
-  KILN_ASSIGN_OR_RETURN(const std::vector<CatalogEntry> latest,
-                        LatestEntries(store.catalog(), EntryKind::kMeta, kComparedMax, gone, &stored));
-  reply->set_stored(stored);
+                     const CallerGone& gone, const ProgramsInTier& tier, v1::WhyReply* reply) {
+  KILN_ASSIGN_OR_RETURN(const std::vector<MissPtr> asked, FindMisses(store, misses, request, gone, tier));
   std::vector<Nearest> nearest(asked.size());
-  uint64_t bytes = 0;
-  for (const CatalogEntry& entry : latest) {
-    if (gone()) return Stopped();
-    if (bytes += entry.bytes; bytes > kComparedBytesMax) break;
-    const std::string key = entry.id.key.substr(0, kDigestBytes);
-    if (!(RequestRecordId(key) == entry.id)) continue;
-    const absl::StatusOr<v1::RequestRecord> record = ReadRequestRecord(store, key);
-    if (!record.ok()) continue;  // gone meanwhile, or damaged, which the store counts
-    reply->set_compared(reply->compared() + 1);
-    for (size_t i = 0; i < asked.size(); ++i) nearest[i].Consider(*asked[i], entry, key, *record);
-  }
+  KILN_RETURN_IF_ERROR(CompareWithStored(store, asked, gone, &nearest, reply));
+  if (tier.each_latest != nullptr) CompareWithTier(store, tier, asked, gone, &nearest, reply);
   for (size_t i = 0; i < asked.size(); ++i) {
     if (gone()) return Stopped();
     KILN_RETURN_IF_ERROR(Decide(store, misses, *asked[i], nearest[i], reply->add_explanations()));

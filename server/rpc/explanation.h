@@ -4,12 +4,12 @@
 // ingredients; of several by one of the same title, then by the one that was compiled last, and never by one
 // that was compiled later.
 //
-// A whole CompileKey that is not stored here is asked of the shared tier; what is near is sought in the store
-// alone.
+// A whole CompileKey that is not stored here is asked of the shared tier, and what is near is sought there as
+// well: where the tier does not answer, the reply says so and tells what the store knows.
 //
 // Limits: the catalogue is gone through by pages; at most kComparedMax records and kComparedBytesMax of them
-// are read, those that were made or used last. Errors: NOT_FOUND where no such job or program is known,
-// FAILED_PRECONDITION where several keys start so, CANCELLED once `gone` says so.
+// are read, those that were made or used last, and as many of the tier's. Errors: NOT_FOUND where no such job
+// or program is known, FAILED_PRECONDITION where several keys start so, CANCELLED once `gone` says so.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cache/shared/tier_records.h"
 #include "cache/store.h"
 #include "kiln/v1/admin.pb.h"
 #include "server/observe/miss_table.h"
@@ -30,13 +31,19 @@ namespace kiln {
 inline constexpr size_t kComparedMax = 4096;
 inline constexpr uint64_t kComparedBytesMax = 64u << 20;
 
-// What others know of a CompileKey that is not stored here. NOT_FOUND where nobody does.
-using RecordElsewhere = std::function<absl::StatusOr<v1::RequestRecord>(const std::string& compile_key)>;
+// What the shared tier knows. Empty functions: there is none.
+struct ProgramsInTier {
+  // Of one CompileKey; NOT_FOUND where it has none.
+  std::function<absl::StatusOr<v1::RequestRecord>(const std::string& compile_key)> find;
+  // Those that were put there last, the last first, until `visit` says false.
+  using Visit = std::function<bool(const TierRecords::Record&)>;
+  std::function<absl::Status(const Visit& visit)> each_latest;
+};
 
-// `misses`: the last first. Without `elsewhere` nobody else is asked.
+// `misses`: the last first.
 absl::Status Explain(Store& store, const std::vector<MissTable::MissPtr>& misses,
-                     const v1::WhyRequest& request, const CallerGone& gone, v1::WhyReply* reply,
-                     const RecordElsewhere& elsewhere = nullptr);
+                     const v1::WhyRequest& request, const CallerGone& gone, const ProgramsInTier& tier,
+                     v1::WhyReply* reply);
 
 // What the store knows of a key's ingredients.
 absl::StatusOr<v1::RequestRecord> ReadRequestRecord(Store& store, const std::string& compile_key);

@@ -106,6 +106,7 @@ v1::ComparedProgram Described(const ComparedEntry& entry) {
   program.set_compile_key(entry.shown.info().compile_key());
   program.set_title(entry.shown.info().title());
   program.set_compiled_unix_seconds(entry.shown.info().created_unix_seconds());
+  program.set_in_tier(entry.shown.info().created_unix_seconds() == 0);
   return program;
 }
 

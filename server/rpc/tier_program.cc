@@ -48,6 +48,17 @@ absl::StatusOr<TierProgram> ReadTierProgram(SharedTier& tier, const v1::ListenCo
   return absl::NotFoundError("the shared tier has no such key");
 }
 
+absl::Status VisitTierRecords(SharedTier& tier, const v1::ListenConfig& listen,
+                              absl::FunctionRef<bool(const TierRecords::Record&)> visit) {
+  bool goes_on = true;
+  const auto each = [&](const TierRecords::Record& record) { return goes_on = visit(record); };
+  for (const v1::TenantConfig& tenant : listen.tenants()) {
+    if (!goes_on) break;
+    KILN_RETURN_IF_ERROR(tier.records()->EachLatest(tenant.name(), each));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<absl::flat_hash_map<std::string, std::string>> ReadTierLoops(SharedTier& tier,
                                                                             const std::string& ns,
                                                                             const v1::Manifest& manifest) {

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cache/shared/shared_tier.h"
 #include "kiln/v1/artifact.pb.h"
@@ -27,6 +29,11 @@ struct TierProgram {
 // In the namespaces of the configured tenants, one after the other. `compile_key`: whole.
 absl::StatusOr<TierProgram> ReadTierProgram(SharedTier& tier, const v1::ListenConfig& listen,
                                             const std::string& compile_key);
+
+// What keys were made of, in the namespaces of the configured tenants: of each those that were put there
+// last, the last first, until `visit` says false.
+absl::Status VisitTierRecords(SharedTier& tier, const v1::ListenConfig& listen,
+                              absl::FunctionRef<bool(const TierRecords::Record&)> visit);
 
 // The loops of a variant's kernels, unpacked, by digest.
 absl::StatusOr<absl::flat_hash_map<std::string, std::string>> ReadTierLoops(SharedTier& tier,

@@ -10,11 +10,13 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "cache/shared/tier_records.h"
 #include "cache/shared/tier_value.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/zstd.h"
@@ -102,8 +104,8 @@ TEST_F(SharedTierTest, GivesBackWhatItTook) {
   ASSERT_TRUE(objects.ok()) << objects.status();
   EXPECT_EQ(*(*objects)[0].value, *written[0].value);
   EXPECT_EQ(*(*objects)[1].value, *written[1].value);
-  // Three chunks, a loop, a request record, the manifests; each with an end.
-  EXPECT_EQ(redis_->Keys().size(), 6);
+  // Three chunks, a loop, a request record, the list of those, the manifests; each with an end.
+  EXPECT_EQ(redis_->Keys().size(), 7);
   for (const std::string& key : redis_->Keys()) {
     EXPECT_EQ(key.rfind("kiln:1:test:{", 0), 0) << key;
     EXPECT_NEAR(std::stod(redis_->Ask({"TTL", key})), 30 * 24 * 3600, 100) << key;
@@ -125,6 +127,36 @@ TEST_F(SharedTierTest, UseRenewsTheEnd) {
   int renewed = 0;
   for (const std::string& key : redis_->Keys()) renewed += std::stod(redis_->Ask({"TTL", key})) > 1000;
   EXPECT_EQ(renewed, 4);
+}
+
+TEST_F(SharedTierTest, ListsWhatWasWrittenLast) {
+  const std::string list = TierNameOfTag(kTierTestNamespace, "records", "l");
+  const auto put = [&](const std::string& member, int seconds) {
+    redis_->Ask({"ZADD", list, absl::StrCat(seconds), member});
+  };
+  for (int number : {1, 2, 3}) {
+    Write(number);
+    put(ToHex(KeyOf(number)), 10 * number);
+  }
+  const auto record = [](int number) { return TierName(kTierTestNamespace, KeyOf(number), "r"); };
+  // Another key's record, a key without one, and what is no key.
+  redis_->Ask({"COPY", record(1), record(3), "REPLACE"});
+  put(ToHex(KeyOf(4)), 98);
+  put("no key", 99);
+  std::vector<std::pair<std::string, int64_t>> seen;
+  const auto all = [&](const TierRecords::Record& there) {
+    seen.emplace_back(there.compile_key, there.unix_seconds);
+    return true;
+  };
+  ASSERT_TRUE(tier_->records()->EachLatest(kTierTestNamespace, all).ok());
+  EXPECT_EQ(seen, (std::vector<std::pair<std::string, int64_t>>{{KeyOf(2), 20}, {KeyOf(1), 10}}));
+  EXPECT_EQ(tier_->status().refused(), 1u);
+  seen.clear();
+  const auto first = [&](const TierRecords::Record& there) { return !all(there); };
+  ASSERT_TRUE(tier_->records()->EachLatest(kTierTestNamespace, first).ok());
+  EXPECT_EQ(seen.size(), 1u);
+  redis_->Kill();
+  EXPECT_FALSE(tier_->records()->EachLatest(kTierTestNamespace, all).ok());
 }
 
 TEST_F(SharedTierTest, AKeyHasSixteenVariants) {

@@ -13,13 +13,15 @@ namespace {
 
 class TierExplanation : public TierDaemons {
  protected:
-  std::string Compiled(TestDaemon& daemon, const std::string& script, bool deterministic) {
+  std::string Compiled(TestDaemon& daemon, const std::string& script, bool deterministic,
+                       const std::string& facts = "") {
     v1::CompileHeader header;
     header.set_namespace_("test");
     *header.mutable_sections() = SectionsOf(script);
     v1::Numerics numerics;
     numerics.set_deterministic(deterministic);
     header.mutable_sections()->set_numerics(numerics.SerializeAsString());
+    if (!facts.empty()) header.mutable_sections()->set_facts(facts);
     header.set_graph_bytes(script.size());
     header.mutable_notes()->set_title("f forward");
     header.mutable_notes()->add_node_names(script);
@@ -54,6 +56,15 @@ TEST_F(TierExplanation, ComparesWhatAnotherDaemonCompiled) {
   }
   EXPECT_EQ(second.Stats().entries(), 1u) << "looking keeps nothing";
 
+  // What is near is sought there as well: but for the facts, theirs is the same.
+  const std::string again = Compiled(second, "kernels 1", false, "others");
+  const KilnctlOutput near = Ctl(second, "why " + again);
+  EXPECT_EQ(near.code, 0) << near.text;
+  EXPECT_TRUE(absl::StrContains(near.text, absl::StrCat("the nearest is ", theirs.substr(0, 12),
+                                                        " (f forward, of the shared tier, compiled")))
+      << near.text;
+  EXPECT_FALSE(absl::StrContains(near.text, "not all of the shared tier")) << near.text;
+
   // The controls: a part of a key, a key that nobody has, and the same daemon without the tier.
   EXPECT_EQ(Ctl(second, "why " + theirs.substr(0, 20)).code, 1);
   const KilnctlOutput nobody = Ctl(second, absl::StrCat("diff ", ours, " ", std::string(64, 'a')));
@@ -64,6 +75,11 @@ TEST_F(TierExplanation, ComparesWhatAnotherDaemonCompiled) {
   const KilnctlOutput cut = Ctl(second, absl::StrCat("diff ", ours, " ", theirs));
   EXPECT_EQ(cut.code, 1);
   EXPECT_TRUE(absl::StrContains(cut.text, "the shared tier could not be asked")) << cut.text;
+  const KilnctlOutput alone_here = Ctl(second, "why " + again);
+  EXPECT_EQ(alone_here.code, 0) << alone_here.text;
+  EXPECT_TRUE(absl::StrContains(alone_here.text, "the nearest is " + ours.substr(0, 12))) << alone_here.text;
+  EXPECT_TRUE(absl::StrContains(alone_here.text, "not all of the shared tier was compared"))
+      << alone_here.text;
   TestDaemon alone(Config("b", {"a"}, /*tier=*/false));
   EXPECT_EQ(Ctl(alone, "why " + theirs).code, 1);
 }

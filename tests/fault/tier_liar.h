@@ -56,6 +56,10 @@ elseif type == 'set' then
   local member = one(redis.call('SMEMBERS', name))
   redis.call('SREM', name, member)
   redis.call('SADD', name, damaged(member))
+elseif type == 'zset' then
+  local member = one(redis.call('ZRANGE', name, 0, -1))
+  redis.call('ZADD', name, redis.call('ZSCORE', name, member), damaged(member))
+  redis.call('ZREM', name, member)
 elseif type == 'stream' then
   local items = redis.call('XRANGE', name, '-', '+')
   if #items == 0 then return '' end

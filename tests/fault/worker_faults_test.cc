@@ -123,7 +123,7 @@ TEST(WorkerFaults, ACrashIsItsOwnKeysAndNoKeyCrashesAThirdWorker) {
 TEST(WorkerFaults, AMemoryBombDiesAlone) {
   if (!kBoundAddressSpace) GTEST_SKIP() << "a sanitizer's workers have no memory limit";
   constexpr uint64_t kGrowthMax = 16u << 20;
-  const int bombs = Count(10, 200);  // each touches 256 MiB, which takes a loaded machine seconds
+  const int bombs = Count(20, 200);  // each touches 256 MiB, which takes a loaded machine seconds
   // A store with small buffers: what is measured is not what the good compiles leave in them.
   TestDaemon daemon(
       "workers { memory_bytes: 268435456 } store { memory_bytes: 1048576 budget_bytes: 67108864 }");

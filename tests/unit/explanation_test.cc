@@ -89,7 +89,7 @@ class ExplanationTest : public testing::Test {
     v1::WhyRequest request;
     request.set_about(about);
     v1::WhyReply reply;
-    const absl::Status status = Explain(*store_, misses_.Last(), request, gone, &reply, elsewhere_);
+    const absl::Status status = Explain(*store_, misses_.Last(), request, gone, tier_, &reply);
     if (!status.ok()) return status;
     return reply;
   }
@@ -103,7 +103,7 @@ class ExplanationTest : public testing::Test {
   TemporaryDirectory directory_;
   std::unique_ptr<kiln::Store> store_;
   MissTable misses_;
-  RecordElsewhere elsewhere_;
+  ProgramsInTier tier_;
 };
 
 TEST_F(ExplanationTest, NearestIsWhoHasMostIngredientsThenTheTitleThenTheLatest) {
@@ -239,7 +239,7 @@ TEST_F(ExplanationTest, SoManyBytesAreRead) {
 TEST_F(ExplanationTest, AWholeKeyThatIsNotStoredIsAskedOfOthers) {
   Store("here", {.deterministic = true});
   std::vector<std::string> asked;
-  elsewhere_ = [&](const std::string& key) -> absl::StatusOr<v1::RequestRecord> {
+  tier_.find = [&](const std::string& key) -> absl::StatusOr<v1::RequestRecord> {
     asked.push_back(key);
     if (key == KeyOf("there")) return RecordOf({});
     if (key == KeyOf("cut")) return absl::FailedPreconditionError("the tier is cut");
@@ -249,6 +249,7 @@ TEST_F(ExplanationTest, AWholeKeyThatIsNotStoredIsAskedOfOthers) {
   EXPECT_EQ(why.why(), v1::WHY_INGREDIENT);
   EXPECT_EQ(why.program().title(), "f forward");
   EXPECT_EQ(why.program().compiled_unix_seconds(), 0) << "nobody knows";
+  EXPECT_TRUE(why.program().in_tier());
   EXPECT_EQ(why.nearest().compile_key(), KeyOf("here"));
   EXPECT_EQ(asked, std::vector<std::string>{KeyOf("there")});
   EXPECT_EQ(Ask(ToHex(KeyOf("cut"))).status().code(), StatusCode::kFailedPrecondition);
@@ -257,6 +258,60 @@ TEST_F(ExplanationTest, AWholeKeyThatIsNotStoredIsAskedOfOthers) {
   EXPECT_EQ(Ask(ToHex(KeyOf("there")).substr(0, 62)).status().code(), StatusCode::kNotFound);
   EXPECT_TRUE(Ask(ToHex(KeyOf("here"))).ok());
   EXPECT_TRUE(asked.empty()) << "of a part of a key, and of what is stored here, nobody is asked";
+}
+
+// Control: what is stored here too is this daemon's, and a tier that does not answer.
+TEST_F(ExplanationTest, TheNearestMayBeTheTiers) {
+  Store("here", {.graph = "other", .deterministic = true});
+  Store("both", {.graph = "a third"});
+  const int64_t before = now_;
+  Miss("new", {});
+  std::vector<TierRecords::Record> there;
+  const auto put = [&](const std::string& name, const Program& program, int64_t seconds) {
+    there.push_back(
+        {.compile_key = KeyOf(name), .unix_seconds = seconds, .bytes = 1, .record = RecordOf(program)});
+  };
+  put("later", {}, now_ + 1);
+  put("new", {}, before);
+  put("both", {.graph = "a third"}, before);
+  absl::Status ends;
+  tier_.each_latest = [&](const ProgramsInTier::Visit& visit) {
+    for (const TierRecords::Record& record : there) {
+      if (!visit(record)) break;
+    }
+    return ends;
+  };
+  v1::Explanation why = Why("nightly");
+  EXPECT_EQ(why.nearest().compile_key(), KeyOf("both"));
+  EXPECT_FALSE(why.nearest().in_tier());
+  put("there", {.deterministic = true}, before + 1);
+  why = Why("nightly");
+  EXPECT_EQ(why.nearest().compile_key(), KeyOf("there"));
+  EXPECT_TRUE(why.nearest().in_tier());
+  ASSERT_EQ(why.differences_size(), 1);
+  EXPECT_EQ(why.differences(0).field(), "deterministic");
+  EXPECT_EQ(Ask("nightly")->compared_in_tier(), 3u);
+  EXPECT_EQ(Ask("nightly")->tier_message(), "");
+  there.clear();
+  ends = absl::UnavailableError("it is cut");
+  const auto cut = Ask("nightly");
+  ASSERT_TRUE(cut.ok()) << cut.status();
+  EXPECT_EQ(cut->tier_message(), "it is cut");
+  EXPECT_EQ(cut->explanations(0).nearest().compile_key(), KeyOf("both"));
+}
+
+TEST_F(ExplanationTest, OfTheTierSoMuchIsRead) {
+  Miss("new", {});
+  uint64_t visited = 0;
+  tier_.each_latest = [&](const ProgramsInTier::Visit& visit) {
+    while (visit({.compile_key = KeyOf(absl::StrCat(visited)), .bytes = 10 << 20})) ++visited;
+    return absl::OkStatus();
+  };
+  const auto reply = Ask("nightly");
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(visited, kComparedBytesMax / (10 << 20));
+  EXPECT_EQ(reply->compared_in_tier(), visited);
+  EXPECT_NE(reply->tier_message(), "");
 }
 
 }  // namespace
