@@ -135,6 +135,8 @@ def hot_while(bench, server, found, command, seconds_max):
             p99.append(bench.lookups(server, found, "hot")["p99"])
             peak = max(peak, disk_bytes(found["store"]))
         seconds = time.monotonic() - started
+        if process.poll():
+            raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
         process.kill()
     return {"p99": spread(p99), "seconds": seconds, "disk_peak": peak / found["budget"]}
 

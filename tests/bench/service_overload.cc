@@ -85,6 +85,7 @@ struct Client {
   std::vector<std::unique_ptr<BenchCall>> attempts;
   int admitted = 0;  // attempts that the service took
   int late = 0;      // of those, without an answer at the deadline
+  int given_up = 0;  // of those, told to come again since their turn would come too late
   int refused = 0;
   int failed = 0;  // ended otherwise, with the client's time not over
   std::string failure;
@@ -143,6 +144,7 @@ class Flood {
     }
     if (outcome.status.error_code() == grpc::RESOURCE_EXHAUSTED && outcome.pushback_seconds >= 0) {
       ++client->refused;
+      client->given_up += outcome.queued;
       const double part = std::uniform_real_distribution<double>(1, 1.5)(random_);
       const auto again = now + DurationOf(outcome.pushback_seconds * part);
       client->over = again >= client->deadline;
@@ -248,12 +250,13 @@ void Print(const Options& options, double rate, double alone, double recovery,
       grpc::CreateChannel(absl::StrCat("unix:", options.socket), grpc::InsecureChannelCredentials()));
   std::array<double, 3> work = {};
   std::array<int, 3> arrived = {}, served = {};
-  int admitted = 0, late = 0, refused = 0, failed = 0, wrong = 0, without = 0;
+  int admitted = 0, late = 0, given_up = 0, refused = 0, failed = 0, wrong = 0, without = 0;
   std::string failure;
   for (const auto& client : clients) {
     ++arrived[client->tenant];
     admitted += client->admitted;
     late += client->late;
+    given_up += client->given_up;
     refused += client->refused;
     failed += client->failed;
     if (client->failed != 0) failure = client->failure;
@@ -269,9 +272,9 @@ void Print(const Options& options, double rate, double alone, double recovery,
   if (!failure.empty()) fprintf(stderr, "service_overload: %d failed: %s\n", failed, failure.c_str());
   printf(
       "{\"capacity\": %.2f, \"alone\": %.4f, \"recovery\": %.2f, \"admitted\": %d, \"late\": %d, "
-      "\"refused\": %d, "
+      "\"given_up\": %d, \"refused\": %d, "
       "\"failed\": %d, \"wrong\": %d, \"without\": %d, \"tenants\": {",
-      rate, alone, recovery, admitted, late, refused, failed, wrong, without);
+      rate, alone, recovery, admitted, late, given_up, refused, failed, wrong, without);
   for (size_t t = 0; t < kTenants.size(); ++t) {
     printf("%s\"%s\": {\"arrived\": %d, \"served\": %d, \"work\": %.3f}", t == 0 ? "" : ", ", kTenants[t],
            arrived[t], served[t], work[t]);
