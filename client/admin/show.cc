@@ -152,7 +152,7 @@ std::string TunableText(const v1::Measurement& measured) {
 }
 
 std::string WinnerText(const v1::Candidate& winner) {
-  if (winner.has_threads()) return ScheduleText(winner.threads());
+  if (winner.has_schedule()) return ScheduleText(winner.schedule());
   return winner.has_native() ? absl::StrCat("a native kernel (", Printable(winner.native().name()), ")")
                              : "another way";
 }

@@ -153,12 +153,13 @@ PyObject* MeasuredKernelInfo(const v1::Measurement& measured) {
   Ref item(OutcomeInfo(measured));
   SetItem(item.get(), "name", Text(measured.name()));
   Ref schedules(PyList_New(0));  // the default's first
-  for (const v1::ThreadSchedule& schedule : tunable.schedules()) {
+  for (const v1::KernelSchedule& schedule : tunable.schedules()) {
     Ref text(Text(ScheduleText(schedule)));
     PyList_Append(schedules.get(), text.get());
   }
   SetItem(item.get(), "schedules", schedules.release());
-  if (measured.has_winner()) SetItem(item.get(), "schedule", Text(ScheduleText(measured.winner().threads())));
+  if (measured.has_winner())
+    SetItem(item.get(), "schedule", Text(ScheduleText(measured.winner().schedule())));
   return item.release();
 }
 

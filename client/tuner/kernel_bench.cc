@@ -104,18 +104,18 @@ absl::StatusOr<v1::Candidates> KernelBench::List() {
   KILN_ASSIGN_OR_RETURN(reference_, ResultsOf(0));
   KILN_RETURN_IF_ERROR(CheckIntact());
   v1::Candidates list;
-  for (const v1::ThreadSchedule& schedule : tunable_.schedules()) {
-    *list.add_candidates()->mutable_threads() = schedule;
+  for (const v1::KernelSchedule& schedule : tunable_.schedules()) {
+    *list.add_candidates()->mutable_schedule() = schedule;
   }
   return list;
 }
 
 absl::Status KernelBench::Choose(const v1::Candidate& candidate) {
   if (reference_.empty()) return absl::FailedPreconditionError("a measurement before its list");
-  const std::string wanted = SerializeDeterministic(candidate.threads());
+  const std::string wanted = SerializeDeterministic(candidate.schedule());
   const auto found = std::find_if(
       tunable_.schedules().begin(), tunable_.schedules().end(),
-      [&](const v1::ThreadSchedule& schedule) { return SerializeDeterministic(schedule) == wanted; });
+      [&](const v1::KernelSchedule& schedule) { return SerializeDeterministic(schedule) == wanted; });
   if (found == tunable_.schedules().end()) return absl::InvalidArgumentError("a schedule of no image");
   chosen_ = static_cast<size_t>(found - tunable_.schedules().begin());
   return absl::OkStatus();

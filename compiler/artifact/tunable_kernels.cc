@@ -101,7 +101,7 @@ std::vector<v1::Tunable> TunableKernelsOf(const v1::PlanReply& plan, const Codeg
     measured->set_digest(Sha256(bytes));
     measured->set_units(one.units);
     for (v1::KernelSchedule& schedule : backend.Schedules(kernel)) {
-      *measured->add_schedules() = std::move(*schedule.mutable_threads());
+      *measured->add_schedules() = std::move(schedule);
     }
     if (measured->schedules_size() > 1) tunables.push_back(std::move(tunable));
   }

@@ -42,7 +42,8 @@ class CodegenBackend {
   virtual absl::StatusOr<EmittedObject> Emit(const v1::Kernel& kernel, const v1::KernelNotes& notes,
                                              bool want_listing) = 0;
   // Schedules of the same kernel: the one that `Emit` takes where the kernel has none for this target, then a
-  // few others. None where there is no choice. The kernel must have passed ir/verify_kernel.h.
+  // few others, of the same loops. None where there is no choice. The kernel must have passed
+  // ir/verify_kernel.h.
   virtual std::vector<v1::KernelSchedule> Schedules(const v1::Kernel& kernel) const { return {}; }
   // The gemm by at most `wanted` schedules, the most promising first. UNIMPLEMENTED where this back-end
   // has no kernel for it.

@@ -49,7 +49,7 @@ class CpuBackend : public CodegenBackend {
 
   std::vector<v1::KernelSchedule> Schedules(const v1::Kernel& kernel) const override {
     const KernelFacts facts(kernel);
-    if (!facts.ExpressionsFit()) return {};
+    if (kernel.schedule().has_threads() || !facts.ExpressionsFit()) return {};
     std::vector<v1::KernelSchedule> schedules;
     for (v1::VectorSchedule& vectors : VectorSchedules(facts, target_)) {
       schedules.push_back(kernel.schedule());

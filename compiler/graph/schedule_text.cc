@@ -150,4 +150,9 @@ std::string ScheduleText(const v1::SkinnySchedule& schedule) {
   return text;
 }
 
+std::string ScheduleText(const v1::KernelSchedule& schedule) {
+  if (schedule.has_threads()) return ScheduleText(schedule.threads());
+  return schedule.has_vectors() ? ScheduleText(schedule.vectors()) : "";
+}
+
 }  // namespace kiln

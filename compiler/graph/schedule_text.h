@@ -12,5 +12,7 @@ namespace kiln {
 std::string ScheduleText(const v1::ThreadSchedule& schedule);
 std::string ScheduleText(const v1::VectorSchedule& schedule);
 std::string ScheduleText(const v1::SkinnySchedule& schedule);
+// Of either device; empty where there is none. Loops are not said.
+std::string ScheduleText(const v1::KernelSchedule& schedule);
 
 }  // namespace kiln

@@ -48,8 +48,8 @@ class Printer {
     absl::StrAppend(&text_, "kernel ", notes_.name().empty() ? "unnamed" : notes_.name(), ": ",
                     VectorName(kernel_.schedule().vector_dim()), MembersText(), "\n");
     const v1::KernelSchedule& schedule = kernel_.schedule();
-    if (schedule.has_vectors()) Line(1, absl::StrCat("schedule: ", ScheduleText(schedule.vectors())));
-    if (schedule.has_threads()) Line(1, absl::StrCat("schedule: ", ScheduleText(schedule.threads())));
+    if (schedule.target_case() != v1::KernelSchedule::TARGET_NOT_SET)
+      Line(1, absl::StrCat("schedule: ", ScheduleText(schedule)));
     if (notes_.operators_size() > 0)
       Line(1, absl::StrCat("# fused: ", absl::StrJoin(notes_.operators(), ", ")));
     for (const std::string& source : notes_.sources()) Line(1, absl::StrCat("# ", source));

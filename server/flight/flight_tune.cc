@@ -45,8 +45,9 @@ void FlightCompile::GiveSchedules() {
     if (found == kernels.end()) continue;
     v1::PlannedKernel* kernel = plan_.mutable_kernels(found->second);
     measured.set_name(kernel->notes().name());
-    if (!measured.winner().has_threads()) continue;
-    absl::StatusOr<std::string> scheduled = WithThreads(kernel->kernel(), measured.winner().threads());
+    if (!measured.winner().has_schedule()) continue;
+    absl::StatusOr<std::string> scheduled =
+        WithSchedule(kernel->kernel(), measured.winner().schedule(), target_);
     if (!scheduled.ok()) {
       spdlog::warn("kernel {} keeps its schedule: {}", kernel->notes().name(), scheduled.status().ToString());
       continue;

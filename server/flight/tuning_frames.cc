@@ -7,9 +7,25 @@
 #include "compiler/support/status_macros.h"
 #include "kiln/v1/kernel.pb.h"
 #include "server/build/artifact.h"
+#include "server/pool/measuring_pool.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
+namespace {
+
+absl::Status CheckSchedule(v1::KernelSchedule loops, v1::KernelSchedule schedule, const v1::Target& target) {
+  const bool on_gpu = ArchitectureOf(target) != 0;
+  if (on_gpu && !schedule.has_threads())
+    return absl::InvalidArgumentError("schedule: not of a GPU's threads, for a GPU");
+  if (!on_gpu && !schedule.has_vectors())
+    return absl::InvalidArgumentError("schedule: not of a CPU's vectors, for a CPU");
+  loops.clear_target();
+  schedule.clear_target();
+  if (SerializeDeterministic(loops) == SerializeDeterministic(schedule)) return absl::OkStatus();
+  return absl::InvalidArgumentError("schedule: of other loops than the kernel's");
+}
+
+}  // namespace
 
 absl::StatusOr<v1::PlanReply> PlanOf(WorkerResult result, const std::string& compiler) {
   KILN_RETURN_IF_ERROR(result.status);  // that of a crash, too
@@ -21,10 +37,12 @@ absl::StatusOr<v1::PlanReply> PlanOf(WorkerResult result, const std::string& com
   return plan;
 }
 
-absl::StatusOr<std::string> WithThreads(const std::string& kernel, const v1::ThreadSchedule& threads) {
+absl::StatusOr<std::string> WithSchedule(const std::string& kernel, const v1::KernelSchedule& schedule,
+                                         const v1::Target& target) {
   v1::Kernel scheduled;
   KILN_RETURN_IF_ERROR(ParseProto(kernel, "kernel", &scheduled));
-  *scheduled.mutable_schedule()->mutable_threads() = threads;
+  KILN_RETURN_IF_ERROR(CheckSchedule(scheduled.schedule(), schedule, target));
+  *scheduled.mutable_schedule() = schedule;
   return SerializeDeterministic(scheduled);
 }
 
@@ -33,12 +51,10 @@ absl::StatusOr<std::vector<v1::Frame>> FramesOfSchedules(const v1::KernelTunable
                                                          const v1::KernelNotes& notes,
                                                          const v1::Target& target) {
   std::vector<v1::Frame> frames;
-  for (int k = 0; k < tunable.schedules_size(); ++k) {
+  for (const v1::KernelSchedule& schedule : tunable.schedules()) {
+    KILN_ASSIGN_OR_RETURN(std::string scheduled, WithSchedule(kernel, schedule, target));
     v1::EmitRequest& request = *frames.emplace_back().mutable_emit();
-    request.set_kernel(kernel);
-    if (k > 0) {
-      KILN_ASSIGN_OR_RETURN(*request.mutable_kernel(), WithThreads(kernel, tunable.schedules(k)));
-    }
+    request.set_kernel(frames.size() == 1 ? kernel : std::move(scheduled));
     *request.mutable_target() = target;
     *request.mutable_notes() = notes;
   }

@@ -15,9 +15,12 @@ namespace kiln {
 // The plan, checked, with `compiler` named in those of its tunables of which that compiler's code is
 // measured, so that a record holds for no other's.
 absl::StatusOr<v1::PlanReply> PlanOf(WorkerResult result, const std::string& compiler);
-// The serialized kernel with that schedule. INVALID_ARGUMENT where it is no kernel.
-absl::StatusOr<std::string> WithThreads(const std::string& kernel, const v1::ThreadSchedule& threads);
-// To emit the kernel by each of a tunable's schedules; the first is the kernel's own.
+// The serialized kernel with that schedule. INVALID_ARGUMENT where it is no kernel, or the schedule is not
+// for such a target or has other loops than the kernel, whose units are counted by them. Whether the kernel
+// allows its numbers says the worker that emits it.
+absl::StatusOr<std::string> WithSchedule(const std::string& kernel, const v1::KernelSchedule& schedule,
+                                         const v1::Target& target);
+// To emit the kernel by each of a tunable's schedules; the first is the kernel's own. Errors: likewise.
 absl::StatusOr<std::vector<v1::Frame>> FramesOfSchedules(const v1::KernelTunable& tunable,
                                                          const std::string& kernel,
                                                          const v1::KernelNotes& notes,

@@ -50,8 +50,8 @@ struct Tuner::Trial {
     process = lease.process();
     if (size() > 0) return absl::OkStatus();
     if (tunable.has_kernel()) {  // which schedules it has the compiler knows, not the process
-      for (const v1::ThreadSchedule& schedule : tunable.kernel().schedules())
-        *candidates.add_candidates()->mutable_threads() = schedule;
+      for (const v1::KernelSchedule& schedule : tunable.kernel().schedules())
+        *candidates.add_candidates()->mutable_schedule() = schedule;
     } else {
       candidates = std::move(*reply.mutable_candidates());
     }

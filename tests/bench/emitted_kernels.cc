@@ -127,8 +127,8 @@ class Emitter {
     v1::Kernel kernel;
     KILN_RETURN_IF_ERROR(ParseProto(planned.kernel(), "kernel", &kernel));
     std::string all;
-    for (const v1::ThreadSchedule& threads : tunable.schedules()) {
-      *kernel.mutable_schedule()->mutable_threads() = threads;
+    for (const v1::KernelSchedule& schedule : tunable.schedules()) {
+      *kernel.mutable_schedule() = schedule;
       KILN_ASSIGN_OR_RETURN(const EmittedObject object, backend_->Emit(kernel, planned.notes(), false));
       KILN_ASSIGN_OR_RETURN(const std::string of_image, DigestOfImage(object.bytes, on_gpu()));
       absl::StrAppend(&all, of_image, "\n");

@@ -69,9 +69,9 @@ v1::Frame ListSchedules(const v1::ListCandidates& request) {
   v1::Frame frame;
   for (int k = 0; k < request.images_size(); ++k) {
     const absl::StatusOr<GpuImage> image = ParseGpuImage(request.images(k));
-    const uint32_t threads = k == 0 ? 0 : kernel.schedules(k).threads();
+    const uint32_t threads = k == 0 ? 0 : kernel.schedules(k).threads().threads();
     if (!image.ok() || image->ptx != absl::StrCat("schedule ", threads)) abort();
-    *frame.mutable_candidates()->add_candidates()->mutable_threads() = kernel.schedules(k);
+    *frame.mutable_candidates()->add_candidates()->mutable_schedule() = kernel.schedules(k);
   }
   return frame;
 }
@@ -79,7 +79,7 @@ v1::Frame ListSchedules(const v1::ListCandidates& request) {
 std::string NameOf(const v1::Candidate& candidate) {
   for (const auto& [bit, name] : kOffers) {
     if (candidate.has_plan() && candidate.plan().engine() == bit) return name;
-    if (candidate.has_threads() && candidate.threads().threads() == bit) return name;
+    if (candidate.has_schedule() && candidate.schedule().threads().threads() == bit) return name;
   }
   return candidate.has_native() ? candidate.native().name() : candidate.algorithm().data();
 }

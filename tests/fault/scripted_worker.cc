@@ -180,9 +180,9 @@ void AddScheduled(int64_t number, int64_t candidates, v1::PlanReply* reply) {
     operand->set_elements(kScheduledElements);
     operand->set_access(access);
   }
-  tunable->add_schedules()->set_threads(64);
+  tunable->add_schedules()->mutable_threads()->set_threads(64);
   for (uint32_t bit = 1; bit <= candidates; bit *= 2) {
-    if ((candidates & bit) != 0) tunable->add_schedules()->set_threads(bit);
+    if ((candidates & bit) != 0) tunable->add_schedules()->mutable_threads()->set_threads(bit);
   }
 }
 

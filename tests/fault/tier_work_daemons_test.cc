@@ -187,7 +187,7 @@ TEST_F(TierWorkDaemons, EachKindOfTunableIsMeasuredElsewhere) {
   ASSERT_EQ(tuning.measurements_size(), 4);
   EXPECT_EQ(tuning.measurements(0).winner().native().name(), "faster");
   EXPECT_EQ(tuning.measurements(1).winner().plan().engine(), 1);
-  EXPECT_EQ(tuning.measurements(2).winner().threads().threads(), 1);
+  EXPECT_EQ(tuning.measurements(2).winner().schedule().threads().threads(), 1);
   EXPECT_FALSE(tuning.measurements(3).has_winner());
   EXPECT_EQ(asks_->Stats().tunables_measured(), 0);
   // It is the program that who has the device makes.

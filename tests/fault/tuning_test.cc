@@ -182,14 +182,14 @@ TEST(Tuning, TheFasterScheduleIsEmittedAndMeasuredOnce) {
   EXPECT_EQ(tuning.without(), "");
   ASSERT_EQ(tuning.measurements_size(), 2);
   EXPECT_EQ(tuning.measurements(0).name(), "scheduled_0");
-  EXPECT_EQ(tuning.measurements(0).winner().threads().threads(), 1);
+  EXPECT_EQ(tuning.measurements(0).winner().schedule().threads().threads(), 1);
   EXPECT_FALSE(tuning.measurements(1).has_winner());
   ASSERT_EQ(compiled.manifest.kernels_size(), 3);  // and one that is not measured
   EXPECT_EQ(daemon.Stats().tunables_measured(), 2);
 
   // Another graph with these kernels measures nothing and has the same code.
   const CompileResult other = daemon.Compile("schedules 1 0\nname two");
-  EXPECT_EQ(TuningOf(other).measurements(0).winner().threads().threads(), 1);
+  EXPECT_EQ(TuningOf(other).measurements(0).winner().schedule().threads().threads(), 1);
   EXPECT_EQ(daemon.Stats().tunables_measured(), 2);
   EXPECT_EQ(daemon.Stats().tunables_reused(), 2);
   EXPECT_EQ(other.manifest.kernels(0).kernel_key(), compiled.manifest.kernels(0).kernel_key());
@@ -207,7 +207,7 @@ TEST(Tuning, SchedulesThatCrashHangOrLieLose) {
   const v1::Tuning tuning = TuningOf(daemon.Compile(absl::StrCat("schedules ", 1 + 2 + 4 + 8 + 16)));
   EXPECT_EQ(tuning.without(), "");
   ASSERT_EQ(tuning.measurements_size(), 1);
-  EXPECT_EQ(tuning.measurements(0).winner().threads().threads(), 1);
+  EXPECT_EQ(tuning.measurements(0).winner().schedule().threads().threads(), 1);
   EXPECT_EQ(tuning.measurements(0).candidates(), 5);
   EXPECT_EQ(tuning.measurements(0).lost(), 4);
 }
@@ -232,7 +232,7 @@ TEST(Tuning, TheTunerSeesWrongSchedules) {
   const v1::Measurement& measured = tuning.measurements(0);
   EXPECT_EQ(measured.candidates(), 5);
   EXPECT_EQ(measured.lost(), 4);  // another sum, a write beyond, one that is not written, a failing launch
-  EXPECT_EQ(measured.winner().threads().threads(), 1);  // though the wrong ones are faster
+  EXPECT_EQ(measured.winner().schedule().threads().threads(), 1);  // though the wrong ones are faster
   EXPECT_NEAR(measured.default_microseconds(), 10, 1e-3);
   EXPECT_NEAR(measured.microseconds(), 8, 1e-3);
 }
@@ -354,7 +354,7 @@ TEST(Tuning, SchedulesAreMeasuredOfThePlanThatWon) {
   const v1::Tuning tuning = TuningOf(compiled);
   EXPECT_TRUE(tuning.images().as_traced());
   ASSERT_EQ(tuning.measurements_size(), 2);
-  EXPECT_EQ(tuning.measurements(1).winner().threads().threads(), 1);
+  EXPECT_EQ(tuning.measurements(1).winner().schedule().threads().threads(), 1);
   EXPECT_EQ(compiled.manifest.kernels_size(), 2);
 }
 

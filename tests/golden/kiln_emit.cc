@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
       return 1;
     }
     if (scheduled) {
-      std::cout << "// " << kiln::ScheduleText(kernel.schedule().threads()) << ": " << image->threads
+      std::cout << "// " << kiln::ScheduleText(kernel.schedule()) << ": " << image->threads
                 << " threads a block, " << image->points_per_block << " points\n";
     }
     std::cout << image->ptx;

@@ -638,7 +638,7 @@ TEST_P(CodegenTest, AScheduleIsListedAndChangesTheCode) {
     *kernel.mutable_schedule() = schedule;
     auto object = backend_->Emit(kernel, {}, true);
     ASSERT_TRUE(object.ok()) << object.status();
-    EXPECT_NE(object->listing.find(ScheduleText(schedule.vectors())), std::string::npos);
+    EXPECT_NE(object->listing.find(ScheduleText(schedule)), std::string::npos);
     images.push_back(object->bytes);
   }
   kernel.mutable_schedule()->clear_vectors();
@@ -655,6 +655,7 @@ TEST_P(CodegenTest, AScheduleThatAKernelDoesNotAllowIsRefused) {
   EXPECT_EQ(backend_->Emit(kernel, {}, false).status().code(), absl::StatusCode::kInvalidArgument);
   kernel.mutable_schedule()->mutable_threads()->set_threads(256);
   EXPECT_EQ(backend_->Emit(kernel, {}, false).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(backend_->Schedules(kernel).empty());
 }
 
 TEST_P(CodegenTest, PositionsComparedWithOneNumber) {

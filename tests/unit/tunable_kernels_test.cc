@@ -11,6 +11,7 @@
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
 #include "tests/conformance/gpu_target.h"
+#include "tests/conformance/host_target.h"
 
 namespace kiln {
 namespace {
@@ -82,6 +83,28 @@ TEST_F(TunableKernelsTest, TellsWhatAKernelNeeds) {
   EXPECT_EQ(tunable.operands(0).access(), v1::READ);
   EXPECT_EQ(tunable.operands(1).access(), v1::WRITE);
   EXPECT_GE(tunable.schedules_size(), 2);
+}
+
+// Whichever device's: each is the kernel's.
+TEST_F(TunableKernelsTest, CandidatesAreTheBackEndsSchedules) {
+  const v1::Kernel kernel = Pointwise(v1::F32, LoopOpcode::kAdd, kMany);
+  Add(kernel, 1 << 24);
+  for (const v1::Target& target : {GpuTarget("sm_90"), X86Target(true)}) {
+    SCOPED_TRACE(target.triple());
+    auto backend = NewCodegenBackend(target);
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    const std::vector<v1::Tunable> tunables = TunableKernelsOf(plan_, **backend, {});
+    ASSERT_EQ(tunables.size(), 1u);
+    const std::vector<v1::KernelSchedule> schedules = (*backend)->Schedules(kernel);
+    ASSERT_EQ(tunables[0].kernel().schedules_size(), static_cast<int>(schedules.size()));
+    for (size_t k = 0; k < schedules.size(); ++k) {
+      const v1::KernelSchedule& candidate = tunables[0].kernel().schedules(static_cast<int>(k));
+      EXPECT_EQ(SerializeDeterministic(candidate), SerializeDeterministic(schedules[k]));
+      v1::Kernel scheduled = kernel;
+      *scheduled.mutable_schedule() = candidate;
+      EXPECT_TRUE((*backend)->Emit(scheduled, {}, false).ok());
+    }
+  }
 }
 
 TEST_F(TunableKernelsTest, TheHeaviestComeFirst) {

@@ -1,7 +1,8 @@
-// What a worker is asked for a product to be measured, and what is made of its answers.
+// What a worker is asked for what is measured, and what is made of its answers.
 #include "server/flight/tuning_frames.h"
 
 #include "compiler/support/limits.h"
+#include "compiler/support/proto_util.h"
 #include "gtest/gtest.h"
 
 namespace kiln {
@@ -24,6 +25,85 @@ TEST(PlanOf, NamesTheCompilerWhoseCodeIsMeasured) {
   EXPECT_FALSE(PlanOf(result, "one").ok());
   result.status = absl::UnavailableError("gone");
   EXPECT_TRUE(absl::IsUnavailable(PlanOf(result, "one").status()));
+}
+
+v1::Target TargetOf(const char* feature) {
+  v1::Target target;
+  target.add_features(feature);
+  return target;
+}
+
+v1::Kernel Planned() {
+  v1::Kernel kernel;
+  kernel.set_symbol_count(2);
+  kernel.mutable_schedule()->set_parallel_dims(1);
+  kernel.mutable_schedule()->set_chunk(4);
+  kernel.mutable_schedule()->set_vector_dim(v1::VECTOR_INNER_LAST);
+  kernel.mutable_schedule()->set_members(3);
+  return kernel;
+}
+
+v1::KernelSchedule OfThreads(uint32_t threads) {
+  v1::KernelSchedule schedule = Planned().schedule();
+  schedule.mutable_threads()->set_threads(threads);
+  return schedule;
+}
+
+v1::KernelSchedule OfVectors(uint32_t lanes) {
+  v1::KernelSchedule schedule = Planned().schedule();
+  schedule.mutable_vectors()->set_lanes(lanes);
+  return schedule;
+}
+
+TEST(FramesOfSchedules, EmitTheKernelByEach) {
+  const auto emits = [](const v1::Target& target, const v1::KernelSchedule& own,
+                        const v1::KernelSchedule& other) {
+    v1::Kernel kernel = Planned();
+    *kernel.mutable_schedule() = own;
+    const std::string planned = SerializeDeterministic(kernel);
+    v1::KernelTunable tunable;
+    *tunable.add_schedules() = own;
+    *tunable.add_schedules() = other;
+    v1::KernelNotes notes;
+    notes.set_name("measured");
+    const auto frames = FramesOfSchedules(tunable, planned, notes, target);
+    ASSERT_TRUE(frames.ok()) << frames.status();
+    ASSERT_EQ(frames->size(), 2u);
+    EXPECT_EQ((*frames)[0].emit().kernel(), planned);
+    *kernel.mutable_schedule() = other;
+    EXPECT_EQ((*frames)[1].emit().kernel(), SerializeDeterministic(kernel));
+    EXPECT_EQ((*frames)[1].emit().notes().name(), "measured");
+    EXPECT_EQ((*frames)[1].emit().target().features(0), target.features(0));
+  };
+  emits(TargetOf("sm_90a"), OfThreads(256), OfThreads(128));
+  emits(TargetOf("avx2"), OfVectors(8), OfVectors(1));
+}
+
+TEST(WithSchedule, WhatIsForAnotherDeviceOrOtherLoopsIsRefused) {
+  const std::string kernel = SerializeDeterministic(Planned());
+  const auto refused = [&](const char* feature, const v1::KernelSchedule& schedule, const char* why) {
+    const v1::Target target = TargetOf(feature);
+    const absl::Status status = WithSchedule(kernel, schedule, target).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_NE(status.message().find(why), std::string::npos) << status;
+    v1::KernelTunable tunable;  // the default's, too
+    *tunable.add_schedules() = schedule;
+    EXPECT_EQ(FramesOfSchedules(tunable, kernel, {}, target).status(), status);
+  };
+  refused("sm_90", OfVectors(8), "not of a GPU's threads");
+  refused("avx2", OfThreads(256), "not of a CPU's vectors");
+  for (const char* feature : {"sm_90", "avx2"}) refused(feature, Planned().schedule(), "not of");
+  v1::KernelSchedule other = OfThreads(256);
+  other.set_chunk(8);
+  refused("sm_90", other, "other loops");
+  other = OfThreads(256);
+  other.set_members(0);
+  refused("sm_90", other, "other loops");
+  other = OfVectors(8);
+  other.set_vector_dim(v1::VECTOR_NONE);
+  refused("avx2", other, "other loops");
+  EXPECT_TRUE(absl::IsInvalidArgument(WithSchedule("no kernel", OfVectors(8), TargetOf("avx2")).status()));
+  EXPECT_TRUE(WithSchedule(kernel, OfVectors(8), TargetOf("avx2")).ok());
 }
 
 TEST(NativesOf, SaysEachOnesSchedule) {
