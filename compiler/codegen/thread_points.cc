@@ -115,10 +115,9 @@ void ThreadPoints::Columns() {
   });
 }
 
-// In 32 bits where they hold it: fewer instructions than in 64.
 void ThreadPoints::SetPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents) {
   at_.variables.assign(k_.kernel.outer_size(), nullptr);
-  const bool narrow = k_.kernel.outer_size() > 1 && PointsEstimate(k_.facts, kLoopMax) < kLoopMax;
+  const bool narrow = k_.kernel.outer_size() > 1 && !chosen_.wide_points();
   const auto width = [&](llvm::Value* v) { return narrow ? b_.CreateTrunc(v, b_.getInt32Ty()) : v; };
   number = width(number);
   for (int k = k_.kernel.outer_size() - 1; k >= 0; --k) {

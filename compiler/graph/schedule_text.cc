@@ -115,6 +115,7 @@ std::string ScheduleText(const v1::ThreadSchedule& schedule) {
   add(schedule.lanes(), "lanes");
   std::vector<std::string> parts = {text};
   AddForm(schedule, &parts);
+  if (schedule.wide_points()) parts.emplace_back("points in 64 bits");
   if (schedule.aligned() != v1::ALIGNED_NONE) {
     parts.push_back(absl::StrCat("aligned code ", AlignedName(schedule.aligned())));
   }

@@ -49,6 +49,20 @@ absl::Status CheckThreads(const KernelFacts&, const Machine&, const v1::ThreadSc
       absl::StrCat(threads, " threads, where a multiple of ", kWarp, " up to ", kBlockThreadsMax, " is due"));
 }
 
+// More points than 32 bits are known to hold.
+bool AreMany(const KernelFacts& facts) { return PointsEstimate(facts, kLoopMax) == kLoopMax; }
+
+void ChooseWidePoints(const KernelFacts& facts, const Machine&, v1::ThreadSchedule* schedule) {
+  if (facts.kernel().outer_size() > 1 && AreMany(facts)) schedule->set_wide_points(true);
+}
+
+absl::Status CheckWidePoints(const KernelFacts& facts, const Machine&, const v1::ThreadSchedule& schedule) {
+  const bool of_several_loops = facts.kernel().outer_size() > 1;
+  if (schedule.wide_points() && !of_several_loops) return RefuseThreads("wide points of one outer loop");
+  if (schedule.wide_points() || !of_several_loops || !AreMany(facts)) return absl::OkStatus();
+  return RefuseThreads("points that 32 bits may not hold");
+}
+
 // Each sees what those before it chose; to check, none is asked before those that it relies on have passed.
 constexpr ThreadRule kRules[] = {
     {ChooseForm, CheckForm},
@@ -59,6 +73,7 @@ constexpr ThreadRule kRules[] = {
     // Vectors are whole in every iteration of loops that are one.
     {ChooseFlattened, CheckFlattened},
     {ChooseNothing, CheckThreads},  // those behind it choose them
+    {ChooseWidePoints, CheckWidePoints},
     // Scalars that are read against the threads; where nothing is, points are a thread's own.
     {ChooseTileThreads, CheckTileThreads, OtherTileThreads},
     {ChoosePointThreads, CheckPointThreads, OtherPointThreads},

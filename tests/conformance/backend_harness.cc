@@ -447,6 +447,7 @@ std::vector<v1::ThreadSchedule> WithOtherNumbers(const v1::ThreadSchedule& chose
     if (SerializeDeterministic(other) != SerializeDeterministic(chosen)) others.push_back(std::move(other));
   };
   add([](auto& other) { other.set_aligned(v1::ALIGNED_NONE); });
+  add([](auto& other) { other.set_wide_points(!other.wide_points()); });
   add([](auto& other) {
     for (uint32_t& unroll : *other.mutable_unroll()) unroll = 1;
   });

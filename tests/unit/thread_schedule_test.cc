@@ -231,6 +231,19 @@ TEST(ThreadSchedule, StripsAreTriedAndLeftWhereTheyDoNotFit) {
   EXPECT_FALSE(Chosen(Strips(21'760, 1023)).rows().has_strips());    // no whole vectors
 }
 
+TEST(ThreadSchedule, PointsAreWideWhere32BitsMayNotHoldThem) {
+  EXPECT_FALSE(Chosen(Transpose(1024)).wide_points());
+  EXPECT_TRUE(Chosen(Transpose(1 << 15)).wide_points());
+  EXPECT_THAT(TextOf(Transpose(1 << 15)), HasSubstr("points in 64 bits"));
+  EXPECT_FALSE(Chosen(Pointwise(int64_t{1} << 31, 1, LoopOpcode::kNeg)).wide_points());  // of one loop
+  v1::Kernel unknown = Transpose(1024);
+  unknown.set_symbol_count(1);
+  v1::ExprNode& side = *unknown.mutable_exprs(static_cast<int>(unknown.outer(0)));
+  side.set_op(v1::EXPR_SYMBOL);
+  side.set_value(0);
+  EXPECT_TRUE(Chosen(unknown).wide_points());
+}
+
 TEST(ThreadSchedule, OthersAreAllowedAndEachIsThereOnce) {
   for (const v1::Kernel& kernel :
        {Pointwise(1 << 22, 1, LoopOpcode::kNeg), Pointwise(1 << 22, 2, LoopOpcode::kNeg),
@@ -299,6 +312,7 @@ TEST_F(ThreadScheduleCheck, OtherNumbersThanTheRulesAreAllowed) {
   Allowed(columns_, [](auto& s) { s.mutable_columns()->set_rows(2); });
   Allowed(columns_, [](auto& s) { s.set_unroll(0, 1); });
   Allowed(tile_, [](auto& s) { s.mutable_tile()->set_in_a_row(false); });
+  Allowed(tile_, [](auto& s) { s.set_wide_points(true); });
   Allowed(rows_, [](auto& s) { s.set_threads(96); });
   Allowed(rows_, [](auto& s) { s.set_aligned(v1::ALIGNED_STAGE); });
   Allowed(softmax_, [](auto& s) { s.mutable_rows()->clear_softmax(); });
@@ -347,6 +361,11 @@ TEST_F(ThreadScheduleCheck, ThreadsTakeAFewPoints) {
       s.mutable_points()->set_groups_per_thread(groups);
     });
   }
+}
+
+TEST_F(ThreadScheduleCheck, PointsAreNumberedInBitsThatHoldThem) {
+  Refused(Transpose(1 << 15), "32 bits may not hold", [](auto& s) { s.set_wide_points(false); });
+  Refused(points_, "of one outer loop", [](auto& s) { s.set_wide_points(true); });
 }
 
 TEST_F(ThreadScheduleCheck, ColumnsHaveRowsThatDivide) {
