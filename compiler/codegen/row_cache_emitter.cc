@@ -1,5 +1,7 @@
 #include "compiler/codegen/row_cache_emitter.h"
 
+#include <algorithm>
+
 #include "compiler/schedule/row_cache.h"
 
 namespace kiln {
@@ -18,9 +20,7 @@ void RowCacheEmitter::Enter() {
   kept_ = b_.Slot(llvm::ArrayType::get(b_.getFloatTy(), elements + at_.vector_lanes), "kept");
   kept_->setAlignment(llvm::Align(k_.target.machine.cpu.cache_line_bytes));
   b_.function()->addFnAttr("probe-stack", "inline-asm");  // a frame larger than the guard behind a stack
-  const bool shifted =
-      rows_.has_shifted() && rows_.cache().writer() == k_.facts.op(rows_.shifted().sum()).args(0);
-  if (shifted) scale_ = b_.Slot(b_.getFloatTy(), "scale");
+  if (KeepsShifted(k_.facts, rows_)) scale_ = b_.Slot(b_.getFloatTy(), "scale");
 }
 
 llvm::Value* RowCacheEmitter::Place() {
@@ -41,20 +41,14 @@ LaneValue RowCacheEmitter::Read(uint32_t id) {
 
 LaneValue RowCacheEmitter::AboutEstimate(uint32_t id, const v1::LoopOp& op) {
   if (scale_ == nullptr) return {};
-  const LoopOpcode opcode = k_.facts.opcode(id);
-  if (opcode == LoopOpcode::kSoftmaxExp && rows_.cache().writer() == id) {
+  if (k_.facts.opcode(id) == LoopOpcode::kSoftmaxExp && rows_.cache().writer() == id) {
     const LaneValue exponent = at_.values[op.args(0)];
     return {k_.math.ShiftedExpBelow(b_, exponent.v), exponent.vector};
   }
-  if (opcode != LoopOpcode::kMul) return {};
-  for (int k : {0, 1}) {
-    // Of other factors the product with the row's scale might be too small.
-    const uint32_t factor = op.args(1 - k);
-    const bool inverse = k_.facts.opcode(factor) == LoopOpcode::kReciprocal &&
-                         k_.facts.op(factor).args(0) == rows_.shifted().sum();
-    if (op.args(k) == rows_.cache().reader() && inverse) return {Times(at_.values[factor].v), true};
-  }
-  return {};
+  const auto& scaled = rows_.cache().scaled();
+  if (std::find(scaled.begin(), scaled.end(), id) == scaled.end()) return {};
+  const uint32_t inverse = op.args(op.args(0) == rows_.cache().reader() ? 1 : 0);
+  return {Times(at_.values[inverse].v), true};
 }
 
 // The kept value, by its row's scale where there is one, times a number of the row or null.

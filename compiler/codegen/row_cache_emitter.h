@@ -26,8 +26,8 @@ class RowCacheEmitter {
   bool Skips(uint32_t id) const { return skipped_[id]; }
   // The op's value where it was kept, else none.
   LaneValue Read(uint32_t id);
-  // Of ops whose kept operand or result is about the row's estimate: the writer's exponential, and products
-  // with the inverse of the exponentials' sum. Else none.
+  // Of ops whose kept operand or result is about the row's estimate: the writer's exponential, and the
+  // schedule's products. Else none.
   LaneValue AboutEstimate(uint32_t id, const v1::LoopOp& op);
   // After the op was emitted.
   void Keep(uint32_t id);

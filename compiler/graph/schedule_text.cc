@@ -42,8 +42,12 @@ void AddRows(const v1::RowSchedule& rows, std::vector<std::string>* parts) {
     parts->push_back(absl::StrCat("stages unrolled ", NumbersText(rows.unroll(), "")));
   }
   if (rows.has_cache()) {
-    parts->push_back(
-        absl::StrCat("row cache of ", Op(rows.cache().writer()), " for ", Op(rows.cache().reader())));
+    std::string cache =
+        absl::StrCat("row cache of ", Op(rows.cache().writer()), " for ", Op(rows.cache().reader()));
+    if (rows.cache().scaled_size() > 0) {
+      absl::StrAppend(&cache, ", scaled in ", NumbersText(rows.cache().scaled(), "%"));
+    }
+    parts->push_back(std::move(cache));
   }
   if (rows.summed_exponentials_size() > 0) {
     parts->push_back(absl::StrCat("sums of exponentials ", NumbersText(rows.summed_exponentials(), "%")));

@@ -50,6 +50,17 @@ void SkipArgumentsOf(const KernelFacts& facts, uint32_t reader, std::vector<bool
   }
 }
 
+// Of other factors than the inverse of the sum the product with the row's scale might be too small.
+bool MayScale(const KernelFacts& facts, const v1::RowSchedule& rows, uint32_t id) {
+  if (facts.opcode(id) != LoopOpcode::kMul) return false;
+  const auto of = [&](uint32_t kept, uint32_t factor) {
+    return kept == rows.cache().reader() && facts.opcode(factor) == LoopOpcode::kReciprocal &&
+           facts.op(factor).args(0) == rows.shifted().sum();
+  };
+  const v1::LoopOp& op = facts.op(id);
+  return of(op.args(0), op.args(1)) || of(op.args(1), op.args(0));
+}
+
 }  // namespace
 
 void ChooseRowCache(const KernelFacts& facts, const VectorTarget& target, v1::VectorSchedule* schedule) {
@@ -74,6 +85,33 @@ absl::Status CheckRowCache(const KernelFacts& facts, const VectorTarget&,
       !MayCache(facts, schedule, cache.writer(), cache.reader())) {
     return absl::InvalidArgumentError(absl::StrCat("schedule: op ", cache.reader(), " cannot read what op ",
                                                    cache.writer(), " keeps of a row"));
+  }
+  return absl::OkStatus();
+}
+
+bool KeepsShifted(const KernelFacts& facts, const v1::RowSchedule& rows) {
+  return rows.has_cache() && rows.has_shifted() &&
+         rows.cache().writer() == facts.op(rows.shifted().sum()).args(0);
+}
+
+void ChooseScaledProducts(const KernelFacts& facts, const VectorTarget&, v1::VectorSchedule* schedule) {
+  if (!KeepsShifted(facts, schedule->rows())) return;
+  v1::RowSchedule* rows = schedule->mutable_rows();
+  for (uint32_t id = 0; id < facts.ops().size(); ++id) {
+    if (MayScale(facts, *rows, id)) rows->mutable_cache()->add_scaled(id);
+  }
+}
+
+absl::Status CheckScaledProducts(const KernelFacts& facts, const VectorTarget&,
+                                 const v1::VectorSchedule& schedule) {
+  const v1::RowSchedule& rows = schedule.rows();
+  uint32_t next = 0;
+  for (const uint32_t id : rows.cache().scaled()) {
+    if (!KeepsShifted(facts, rows) || id < next || id >= facts.ops().size() || !MayScale(facts, rows, id)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("schedule: op ", id, " is no product that scales what a row keeps"));
+    }
+    next = id + 1;
   }
   return absl::OkStatus();
 }

@@ -17,6 +17,15 @@ void ChooseRowCache(const KernelFacts& facts, const VectorTarget& target, v1::Ve
 absl::Status CheckRowCache(const KernelFacts& facts, const VectorTarget& target,
                            const v1::VectorSchedule& schedule);
 
+// Do a row's kept exponentials wait for their scale, since they are made about a shifted reduction's
+// estimate?
+bool KeepsShifted(const KernelFacts& facts, const v1::RowSchedule& rows);
+
+// Which products take that scale with their other factor, at the cost of no multiplication.
+void ChooseScaledProducts(const KernelFacts& facts, const VectorTarget& target, v1::VectorSchedule* schedule);
+absl::Status CheckScaledProducts(const KernelFacts& facts, const VectorTarget& target,
+                                 const v1::VectorSchedule& schedule);
+
 // By op: nothing asks for it, since a cached value or a sum of exponentials takes its place.
 std::vector<bool> SkippedOps(const KernelFacts& facts, const v1::RowSchedule& rows);
 

@@ -42,6 +42,8 @@ constexpr VectorRule kRules[] = {
     {ChooseSummedExponentials, CheckSummedExponentials},
     // What the cache and the sums skip is read by nobody.
     {ChooseShiftedReduction, CheckShiftedReduction},
+    // What is kept may be about its estimate.
+    {ChooseScaledProducts, CheckScaledProducts},
     // A shifted reduction is one pass of it.
     {ChooseRowPipeline, CheckRowPipeline},
     // A pipeline has several rows in flight, and fewer vectors of each.

@@ -211,8 +211,17 @@ TEST_P(OwnFunctionsTest, ExponentialsBelowTheirRowsMaximum) {
 }
 
 // With kMaximumToo the row's maximum is asked for by itself, with kSumToo the sum's reciprocal; kTiny
-// multiplies by a number instead of that.
-enum class Softmax { kTimesReciprocal, kReciprocalTimes, kQuotient, kMaximumToo, kSumToo, kTiny };
+// multiplies by a number instead of that. With kScaledFirst the schedule has the row's scale go into what was
+// kept, not into the reciprocal.
+enum class Softmax {
+  kTimesReciprocal,
+  kReciprocalTimes,
+  kScaledFirst,
+  kQuotient,
+  kMaximumToo,
+  kSumToo,
+  kTiny
+};
 
 constexpr float kTinyFactor = 1e-30f;
 
@@ -271,10 +280,17 @@ TEST_P(OwnFunctionsTest, KeptExponentials) {
   at(kNotANumber, 4090) = NAN;
   at(8, 4090) = kInfinity;
   for (int64_t k = 0; k < kRow; ++k) at(9, k) = -kInfinity;
-  for (const Softmax form : {Softmax::kTimesReciprocal, Softmax::kReciprocalTimes, Softmax::kQuotient,
-                             Softmax::kMaximumToo, Softmax::kSumToo, Softmax::kTiny}) {
+  for (const Softmax form : {Softmax::kTimesReciprocal, Softmax::kReciprocalTimes, Softmax::kScaledFirst,
+                             Softmax::kQuotient, Softmax::kMaximumToo, Softmax::kSumToo, Softmax::kTiny}) {
+    v1::Kernel kernel = SoftmaxKernel(kRows, form, LoopOpcode::kSoftmaxExp);
+    if (form == Softmax::kScaledFirst) {
+      *kernel.mutable_schedule() = backend_->Schedules(kernel).front();
+      v1::RowSchedule& walk = *kernel.mutable_schedule()->mutable_vectors()->mutable_rows();
+      EXPECT_EQ(walk.cache().scaled_size(), 1);
+      walk.mutable_cache()->clear_scaled();
+    }
     std::vector<float> second;
-    const std::vector<float> got = Run(SoftmaxKernel(kRows, form, LoopOpcode::kSoftmaxExp), x, &second);
+    const std::vector<float> got = Run(kernel, x, &second);
     double worst = 0;
     int64_t subnormal = 0;
     for (int64_t row = 0; row < kRows; ++row) {

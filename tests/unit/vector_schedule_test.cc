@@ -72,8 +72,9 @@ v1::Kernel LayerNorm(int64_t rows, int64_t columns) {
   return m.Build();
 }
 
-// Ops 1, 4 and 5: maximum, exponential and its sum; 8 is the exponential again.
-v1::Kernel Softmax(int64_t rows, int64_t columns) {
+// Ops 1, 4 and 5: maximum, exponential and its sum; 8 is the exponential again. By the inverse: 6 is that of
+// the sum, 9 the exponential, 10 their product.
+v1::Kernel Softmax(int64_t rows, int64_t columns, bool by_inverse = false) {
   KernelBuilder m;
   const uint32_t c = m.Const(columns), n = m.Const(rows * columns);
   const uint32_t in = m.Buffer(v1::F32, v1::READ, n), out = m.Buffer(v1::F32, v1::WRITE, n);
@@ -87,9 +88,16 @@ v1::Kernel Softmax(int64_t rows, int64_t columns) {
   };
   m.BeginStage({c});
   const uint32_t sum = m.Reduce(v1::REDUCE_SUM, exponential());
+  uint32_t inverse = 0;
+  if (by_inverse) {
+    m.BeginStage({});
+    inverse = m.Op(LoopOpcode::kReciprocal, v1::F32, {sum});
+  }
   m.BeginStage({c});
   const uint32_t value = exponential();
-  m.Store(out, index, m.Op(LoopOpcode::kDiv, v1::F32, {value, sum}));
+  m.Store(out, index,
+          by_inverse ? m.Op(LoopOpcode::kMul, v1::F32, {inverse, value})
+                     : m.Op(LoopOpcode::kDiv, v1::F32, {value, sum}));
   m.Schedule(1, 1, v1::VECTOR_INNER_LAST);
   return m.Build();
 }
@@ -199,6 +207,14 @@ TEST(VectorSchedule, ExponentialsAreKeptWhereTheSecondLevelHoldsThem) {
   rows = Chosen(kernel, target).rows();
   EXPECT_FALSE(rows.has_cache());
   EXPECT_THAT(rows.summed_exponentials(), ElementsAre(5));
+}
+
+TEST(VectorSchedule, ProductsWithTheInverseOfTheSumScaleWhatIsKept) {
+  const v1::VectorSchedule chosen = Chosen(Softmax(64, 16384, /*by_inverse=*/true), TargetOf(""));
+  EXPECT_EQ(chosen.rows().cache().reader(), 9u);
+  EXPECT_THAT(chosen.rows().cache().scaled(), ElementsAre(10));
+  EXPECT_THAT(ScheduleText(chosen), HasSubstr("row cache of %4 for %9, scaled in %10"));
+  EXPECT_THAT(Chosen(Softmax(64, 16384), TargetOf("")).rows().cache().scaled(), IsEmpty());
 }
 
 // One pass about an estimate of the mean emits its second stage alone, where the kept values would be
@@ -311,6 +327,17 @@ TEST_F(VectorScheduleCheck, RowsKeepWhatTheKernelComputes) {
   Refused(norm, "is no sum of exponentials", [](auto& s) { s.mutable_rows()->add_summed_exponentials(7); });
   Refused(softmax, "op 5 is no sum",
           [](auto& s) { s.mutable_rows()->add_summed_exponentials(5); });  // cached
+  const v1::Kernel by_inverse = Softmax(64, 4096, /*by_inverse=*/true);
+  for (const uint32_t op : {6, 9, 99}) {
+    Refused(by_inverse, "is no product that scales", [&](auto& s) {
+      s.mutable_rows()->mutable_cache()->clear_scaled();
+      s.mutable_rows()->mutable_cache()->add_scaled(op);
+    });
+  }
+  Refused(by_inverse, "op 10 is no product",
+          [](auto& s) { s.mutable_rows()->mutable_cache()->add_scaled(10); });  // twice
+  Refused(by_inverse, "op 10 is no product", [](auto& s) { s.mutable_rows()->clear_shifted(); });
+  EXPECT_TRUE(Changed(by_inverse, [](auto& s) { s.mutable_rows()->mutable_cache()->clear_scaled(); }).ok());
   const auto shifted = [&](absl::string_view why, void (*change)(v1::ShiftedReduction&)) {
     Refused(norm, why, [&](auto& s) { change(*s.mutable_rows()->mutable_shifted()); });
   };
