@@ -18,11 +18,16 @@ bool HasAvx512() {
          __builtin_cpu_supports("avx512vl");
 }
 
+CpuVendor ThisVendor() {
+  if (__builtin_cpu_is("amd")) return CpuVendor::kAmd;
+  return __builtin_cpu_is("intel") ? CpuVendor::kIntel : CpuVendor::kOther;
+}
+
 CpuId ThisCpuId() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return {};
   const unsigned family = eax >> 8 & 0xf, model = eax >> 4 & 0xf;
-  CpuId id = {.amd = __builtin_cpu_is("amd") != 0, .family = family, .model = model};
+  CpuId id = {.vendor = ThisVendor(), .family = family, .model = model};
   if (family == 0xf) id.family += eax >> 20 & 0xff;
   if (family == 0xf || family == 6) id.model += (eax >> 16 & 0xf) << 4;
   return id;
@@ -49,8 +54,6 @@ v1::Target ThisCpu() {
   target.set_machine(std::string(CpuMachineName(ThisCpuId())));
   return target;
 }
-
-bool MklLeavesAvx512Unused() { return HasAvx512() && !__builtin_cpu_is("intel"); }
 
 v1::Target GpuTarget(const char* architecture, int64_t multiprocessors) {
   v1::Target target;

@@ -9,9 +9,6 @@
 namespace kiln::python {
 
 v1::Target ThisCpu();
-// Whether MKL, which does ATen's products, computes with 256 bits where 512 would do: on all CPUs but
-// Intel's.
-bool MklLeavesAvx512Unused();
 v1::Target GpuTarget(const char* architecture, int64_t multiprocessors);  // "sm_90"
 
 }  // namespace kiln::python

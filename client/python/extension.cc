@@ -175,7 +175,7 @@ PyObject* Build(PyObject*, PyObject* arguments) {
   numerics.set_deterministic(deterministic);
   numerics.set_float32_matmul_precision(precision);
   numerics.set_convolutions_without_tf32(without_tf32);
-  numerics.set_products_by_onednn(onednn && *gpu_architecture == 0 && MklLeavesAvx512Unused());
+  numerics.set_onednn(onednn);
   v1::Environment environment;
   environment.set_torch_version(torch_version);
   environment.set_decomposition_digest(digest.str());

@@ -127,7 +127,7 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
 
   SubstituteFixedSymbols(graph);
   Machine machine = MachineOf(target);
-  machine.cpu_libraries.onednn_gemms = numerics.products_by_onednn();
+  machine.cpu_libraries.onednn = numerics.onednn();
   PassOptions passes;
   passes.machine = machine;
   passes.fallback_random = options.fallback_random();

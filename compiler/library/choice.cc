@@ -128,7 +128,7 @@ bool WantsChannelsLastOnCpu(const Graph& graph, const Convolution& convolution, 
   if (graph.type(convolution.result).dtype != v1::F32) return false;
   if (graph.kind != v1::INFERENCE) return CanTrainChannelsLastOnCpu(graph, convolution);
   if (IsDepthwise(graph, convolution)) return true;
-  if (machine.cpu_libraries.onednn_gemms && Can(Implementation::kGemm, graph, convolution)) return true;
+  if (cost::PaysOnednn(machine) && Can(Implementation::kGemm, graph, convolution)) return true;
   return convolution.is_ungrouped() &&
          cost::PaysChannelsLast(machine, Bytes(graph, convolution.weight), Bytes(graph, convolution.input),
                                 Bytes(graph, convolution.result));

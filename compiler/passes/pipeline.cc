@@ -21,6 +21,7 @@
 #include "compiler/passes/prefer_channels_last.h"
 #include "compiler/passes/remove_no_ops.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
@@ -94,7 +95,7 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   KILN_RETURN_IF_ERROR(
       runner.Run("conv1x1_to_gemm", [&](Graph& g) { return Conv1x1ToGemm(g, options.machine); }));
   // Nothing after this knows the gemm any more.
-  if (options.machine.cpu_libraries.onednn_gemms)
+  if (cost::PaysOnednn(options.machine))
     KILN_RETURN_IF_ERROR(
         runner.Run("gemm_to_onednn", [&](Graph& g) { return GemmToOnednn(g, options.machine); }));
   return absl::OkStatus();

@@ -56,15 +56,18 @@ bool FitsUnrolled(int64_t points_max, int64_t rows, int64_t columns) {
 
 }  // namespace
 
+bool PaysOnednn(const Machine& machine) {
+  return machine.cpu_libraries.onednn && machine.cpu_libraries.mkl_leaves_avx512_unused;
+}
+
 bool PaysOnednnGemm(const Machine& machine, double multiplications) {
-  const CpuLibraries& prices = machine.cpu_libraries;
-  return prices.onednn_gemms &&
-         multiplications >= static_cast<double>(prices.onednn_gemm_multiplications_min);
+  return PaysOnednn(machine) &&
+         multiplications >= static_cast<double>(machine.cpu_libraries.onednn_gemm_multiplications_min);
 }
 
 bool PaysConv1x1AsGemm(const Machine& machine, const Conv1x1& sizes) {
   const CpuLibraries& prices = machine.cpu_libraries;
-  return prices.onednn_gemms ? PaysConv1x1ByOnednn(prices, sizes) : PaysConv1x1ByMkl(prices, sizes);
+  return PaysOnednn(machine) ? PaysConv1x1ByOnednn(prices, sizes) : PaysConv1x1ByMkl(prices, sizes);
 }
 
 bool PaysChannelsLast(const Machine& machine, std::optional<int64_t> weights, std::optional<int64_t> from,

@@ -17,7 +17,9 @@ namespace kiln::cost {
 
 // ---- passes: library calls beside kernels
 
-// An F32 gemm on a CPU as oneDNN's, where it may be.
+// oneDNN for gemms of F32 on a CPU: where the caller's torch has it, and MKL leaves AVX-512 unused.
+bool PaysOnednn(const Machine& machine);
+// Such a gemm, of so many multiplications.
 bool PaysOnednnGemm(const Machine& machine, double multiplications);
 
 // A convolution whose window is one point.
@@ -25,7 +27,7 @@ struct Conv1x1 {
   std::optional<int64_t> from, to;               // channels
   std::optional<int64_t> images, rows, columns;  // of the result
 };
-// As a gemm: by oneDNN where gemms may be, else by MKL. Unknown images are taken to be small where the
+// As a gemm: by oneDNN where that pays, else by MKL. Unknown images are taken to be small where the
 // weights are few; weights are known, or it does not pay.
 bool PaysConv1x1AsGemm(const Machine& machine, const Conv1x1& sizes);
 

@@ -4,11 +4,14 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
+#include "absl/strings/strip.h"
 
 namespace kiln {
 namespace {
 
 constexpr unsigned kZen2 = 0x17, kZen3And4 = 0x19, kZen5 = 0x1a;  // families of AMD's
+
+CpuMachine Intel() { return {}; }  // whose own are the libraries
 
 CpuMachine Zen3() {
   CpuMachine cpu;
@@ -53,23 +56,27 @@ struct ModelRange {
   unsigned first = 0, last = 0;
 };
 
-// Models of a family of x86's; an empty range ends them. A family's row without ranges is of all others.
+// Models of a family of x86's; an empty range ends them. A family's row without ranges is of all others, a
+// vendor's without a family likewise.
 struct CpuRow {
   absl::string_view architecture;  // that a triple begins with
   absl::string_view name;
   CpuMachine (*cpu)();
+  CpuVendor vendor;  // of x86's alone, like what follows
   unsigned family;
   ModelRange models[4];
 };
+constexpr CpuVendor kAmd = CpuVendor::kAmd, kIntel = CpuVendor::kIntel, kOther = CpuVendor::kOther;
 constexpr CpuRow kCpus[] = {
-    {"x86_64", "renoir", Renoir, kZen2, {{0x60, 0x6f}, {0x90, 0x9f}, {0xa0, 0xaf}}},
-    {"x86_64", "zen4", Zen3, kZen3And4, {{0x10, 0x1f}, {0x60, 0x7f}, {0xa0, 0xaf}}},
-    {"x86_64", "zen3", Zen3, kZen3And4, {}},
-    {"x86_64", "zen5", Zen5, kZen5, {}},
-    {"aarch64", "graviton2", Graviton2, 0, {}},
-    {"aarch64", "graviton3", Graviton2, 0, {}},
-    {"aarch64", "graviton4", Graviton4, 0, {}},
-    {"aarch64", "grace", Grace, 0, {}},
+    {"x86_64", "renoir", Renoir, kAmd, kZen2, {{0x60, 0x6f}, {0x90, 0x9f}, {0xa0, 0xaf}}},
+    {"x86_64", "zen4", Zen3, kAmd, kZen3And4, {{0x10, 0x1f}, {0x60, 0x7f}, {0xa0, 0xaf}}},
+    {"x86_64", "zen3", Zen3, kAmd, kZen3And4, {}},
+    {"x86_64", "zen5", Zen5, kAmd, kZen5, {}},
+    {"x86_64", "intel", Intel, kIntel, 0, {}},
+    {"aarch64", "graviton2", Graviton2, kOther, 0, {}},
+    {"aarch64", "graviton3", Graviton2, kOther, 0, {}},
+    {"aarch64", "graviton4", Graviton4, kOther, 0, {}},
+    {"aarch64", "grace", Grace, kOther, 0, {}},
 };
 
 struct GpuRow {
@@ -88,10 +95,18 @@ constexpr GpuRow kGpus[] = {
 };
 
 bool Has(const CpuRow& row, const CpuId& id) {
-  if (!id.amd || row.architecture != "x86_64" || row.family != id.family) return false;
+  if (row.architecture != "x86_64" || row.vendor != id.vendor) return false;
+  if (row.family != 0 && row.family != id.family) return false;
   if (row.models[0].last == 0) return true;
   return absl::c_any_of(
       row.models, [&](const ModelRange& range) { return range.first <= id.model && id.model <= range.last; });
+}
+
+// A target has the whole group of features or none of it.
+bool HasAvx512(const v1::Target& target) {
+  return absl::c_any_of(target.features(), [](absl::string_view feature) {
+    return absl::StripPrefix(feature, "+") == "avx512f";
+  });
 }
 
 }  // namespace
@@ -109,6 +124,8 @@ Machine MachineOf(const v1::Target& target) {
   const auto row = absl::c_find_if(kCpus, [&](const CpuRow& each) {
     return each.name == target.machine() && absl::StartsWith(target.triple(), each.architecture);
   });
+  const bool intel = row != std::end(kCpus) && row->vendor == kIntel;
+  machine.cpu_libraries.mkl_leaves_avx512_unused = HasAvx512(target) && !intel;
   if (row == std::end(kCpus)) return machine;
   machine.name = row->name;
   machine.cpu = row->cpu();

@@ -42,9 +42,11 @@ struct CpuMachine {
 
 // What calls of the CPU's libraries, oneDNN and MKL, cost beside kernels of kiln's.
 struct CpuLibraries {
-  // Gemms of F32 may be oneDNN's, since MKL leaves the CPU's AVX-512 unused. No row says so, but the request
-  // (Numerics.products_by_onednn, which is in its key): it is a matter of the caller's torch, too.
-  bool onednn_gemms = false;
+  // MKL, which computes ATen's gemms, takes 256 bits where AVX-512 would do, on all CPUs but Intel's. By the
+  // row and the instruction set.
+  bool mkl_leaves_avx512_unused = false;
+  // The caller's torch has oneDNN. No row says so, but the request (Numerics.onednn, which is in its key).
+  bool onednn = false;
   int64_t onednn_gemm_multiplications_min = 3 << 20;  // where a call's own 10 µs are paid back
   // A 1×1 convolution is a gemm up to so many operations; above, oneDNN's convolution is faster by
   // more than packing its weights takes. With MKL the two are even at 38 million (MobileNetV2's 16 to 96
@@ -103,9 +105,10 @@ struct Machine {
 // The row that the target names, else the generic one.
 Machine MachineOf(const v1::Target& target);
 
+enum class CpuVendor { kOther, kAmd, kIntel };
 // What CPUID says of an x86 processor; family and model as AMD and Intel add their extended parts.
 struct CpuId {
-  bool amd = false;
+  CpuVendor vendor = CpuVendor::kOther;
   unsigned family = 0;
   unsigned model = 0;
 };

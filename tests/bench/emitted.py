@@ -29,30 +29,30 @@ AVX2 = ("avx2", "bmi2", "f16c", "fma")
 AVX512 = ("avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "bmi2", "f16c", "fma")
 
 
-# Name: (triple, features, row of compiler/target/machine.cc, whether gemms are oneDNN's).
+# Name: (triple, features, row of compiler/target/machine.cc).
 TARGETS = {
-    "avx2": ("x86_64-linux-gnu", AVX2, "", False),
-    "avx512": ("x86_64-linux-gnu", AVX512, "", False),
-    "zen4": ("x86_64-linux-gnu", AVX512, "zen4", True),
-    "zen5": ("x86_64-linux-gnu", AVX512, "zen5", True),
-    "neon": ("aarch64-linux-gnu", ("neon",), "grace", False),
-    "sm_80": ("nvptx64-nvidia-cuda", ("sm_80",), "", False),
-    "sm_90a": ("nvptx64-nvidia-cuda", ("sm_90a",), "", False),
-    "a100": ("nvptx64-nvidia-cuda", ("sm_80",), "a100", False),
-    "h100": ("nvptx64-nvidia-cuda", ("sm_90a",), "h100", False),
+    "avx2": ("x86_64-linux-gnu", AVX2, ""),
+    "avx512": ("x86_64-linux-gnu", AVX512, "intel"),
+    "zen4": ("x86_64-linux-gnu", AVX512, "zen4"),
+    "zen5": ("x86_64-linux-gnu", AVX512, "zen5"),
+    "neon": ("aarch64-linux-gnu", ("neon",), "grace"),
+    "sm_80": ("nvptx64-nvidia-cuda", ("sm_80",), ""),
+    "sm_90a": ("nvptx64-nvidia-cuda", ("sm_90a",), ""),
+    "a100": ("nvptx64-nvidia-cuda", ("sm_80",), "a100"),
+    "h100": ("nvptx64-nvidia-cuda", ("sm_90a",), "h100"),
 }
 
 
 def request(graph, target):
-    """A PlanRequest. `graph`: of kiln.graph.export."""
+    """A PlanRequest of a torch that has oneDNN. `graph`: of kiln.graph.export."""
     from kiln import wire
 
-    triple, features, machine, onednn = TARGETS[target]
+    triple, features, machine = TARGETS[target]
     on_gpu = triple.startswith("nvptx64")
     sections = [wire.uint(1, MAX_AUTOTUNE if on_gpu else 0),
                 wire.data(1, triple) + b"".join(wire.data(2, feature) for feature in features) +
                 (wire.data(4, machine) if machine else b""),
-                wire.data(2, "highest") + wire.uint(4, onednn), graph.facts]
+                wire.data(2, "highest") + wire.uint(4, not on_gpu), graph.facts]
     return (wire.data(1, b"".join(wire.data(number, section) for number, section in enumerate(sections, 1))) +
             wire.data(2, graph.graph))
 

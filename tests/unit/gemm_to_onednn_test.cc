@@ -59,7 +59,7 @@ struct Product : Maker {
   // oneDNN's product in the graph that the pass leaves; nullptr where there is none.
   const GraphNode* Run() {
     Machine machine;
-    machine.cpu_libraries.onednn_gemms = true;
+    machine.cpu_libraries.onednn = machine.cpu_libraries.mkl_leaves_avx512_unused = true;
     EXPECT_TRUE(GemmToOnednn(graph, machine).ok());
     EXPECT_TRUE(VerifyGraph(graph).ok()) << graph.ToString();
     for (const GraphNode& node : graph.nodes) {
@@ -132,15 +132,16 @@ TEST(GemmToOnednn, TakesWeightsWithGaps) {
 }
 
 TEST(GemmToOnednn, OnlyWhereTheyAreWanted) {
-  for (bool wanted : {false, true}) {
+  for (const auto& [onednn, unused] : {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
     Product m;
     m.Make();
     PassOptions options;
-    options.machine.cpu_libraries.onednn_gemms = wanted;
+    options.machine.cpu_libraries.onednn = onednn;
+    options.machine.cpu_libraries.mkl_leaves_avx512_unused = unused;
     ASSERT_TRUE(RunPasses(m.graph, options).ok());
     bool found = false;
     for (const GraphNode& node : m.graph.nodes) found |= node.target == kOnednnGemm;
-    EXPECT_EQ(found, wanted);
+    EXPECT_EQ(found, onednn && unused);
   }
 }
 

@@ -342,7 +342,7 @@ TEST(Conv1x1ToGemm, AreProductsOfFewWeightsWhereSizesAreUnknown) {
 TEST(Conv1x1ToGemm, AreOnednnsProductsOfMostImages) {
   const auto becomes_product = [](int64_t from, int64_t to, int64_t side, bool unknown) {
     Images m;
-    m.machine.cpu_libraries.onednn_gemms = true;
+    m.machine.cpu_libraries.onednn = m.machine.cpu_libraries.mkl_leaves_avx512_unused = true;
     const ValueId image = m.Input({1, from, side, side}), weight = m.Input({to, from, 1, 1});
     const ValueId y = m.Convolve(image, weight, {1, to, side, side});
     if (unknown) {
@@ -365,7 +365,7 @@ TEST(Conv1x1ToGemm, AreOnednnsProductsOfMostImages) {
   EXPECT_TRUE(becomes_product(2048, 512, 56, true));
 
   Images m;  // of any number of channels
-  m.machine.cpu_libraries.onednn_gemms = true;
+  m.machine.cpu_libraries.onednn = m.machine.cpu_libraries.mkl_leaves_avx512_unused = true;
   const ValueId image = m.Input({1, 8, 5, 7}), weight = m.Input({4, 8, 1, 1});
   const ValueId y = m.Convolve(image, weight, {1, 4, 5, 7});
   const ExprId channels = m.graph.exprs.Symbol(0, {2, 4096});

@@ -449,14 +449,15 @@ TEST(Choose, AnotherLibraryForAGemm) {
   struct Case {
     const char* what;
     int64_t rows = 64;
-    bool onednn = true, scaled = false, turned = false;
+    bool onednn = true, unused = true, scaled = false, turned = false;
     v1::DType dtype = v1::F32;
     v1::DeviceType device = v1::CPU;
   };
   for (const Case& c :
-       {Case{"all"}, Case{"work", 2}, Case{"oneDNN", 64, false}, Case{"alpha", 64, true, true},
-        Case{"rows in order", 64, true, false, true}, Case{"F32", 64, true, false, false, v1::BF16},
-        Case{"a CPU", 64, true, false, false, v1::F32, v1::CUDA}}) {
+       {Case{"all"}, Case{"work", 2}, Case{"oneDNN", 64, false}, Case{"MKL of 256 bits", 64, true, false},
+        Case{"alpha", 64, true, true, true}, Case{"rows in order", 64, true, true, false, true},
+        Case{"F32", 64, true, true, false, false, v1::BF16},
+        Case{"a CPU", 64, true, true, false, false, v1::F32, v1::CUDA}}) {
     Maker m;
     const ValueId a = m.Input({c.rows, 512}, c.dtype), b = m.Input({512, 512}, c.dtype),
                   bias = m.Input({512}, c.dtype);
@@ -466,7 +467,8 @@ TEST(Choose, AnotherLibraryForAGemm) {
     m.Node("aten.addmm.default", args, m.Type({c.rows, 512}, c.dtype));
     MoveTo(m, c.device);
     Machine machine;
-    machine.cpu_libraries.onednn_gemms = c.onednn;
+    machine.cpu_libraries.onednn = c.onednn;
+    machine.cpu_libraries.mkl_leaves_avx512_unused = c.unused;
     const Implementation chosen = Choose(m.graph, *GemmOf(m.graph, m.graph.nodes[0]), machine);
     EXPECT_EQ(chosen, std::string(c.what) == "all" ? Implementation::kOnednn : Implementation::kLibrary)
         << c.what;

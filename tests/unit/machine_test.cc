@@ -39,16 +39,17 @@ v1::Target GpuOf(absl::string_view machine) {
 }
 
 TEST(Machine, ProcessorsHaveTheRowOfTheirKind) {
-  EXPECT_EQ(CpuMachineName({true, 0x1a, 0x02}), "zen5");
-  EXPECT_EQ(CpuMachineName({true, 0x1a, 0x44}), "zen5");
-  EXPECT_EQ(CpuMachineName({true, 0x19, 0x01}), "zen3");
-  EXPECT_EQ(CpuMachineName({true, 0x19, 0x21}), "zen3");
-  EXPECT_EQ(CpuMachineName({true, 0x19, 0x11}), "zen4");
-  EXPECT_EQ(CpuMachineName({true, 0x19, 0x61}), "zen4");
-  EXPECT_EQ(CpuMachineName({true, 0x17, 0x60}), "renoir");
-  EXPECT_EQ(CpuMachineName({true, 0x17, 0x31}), "");   // the servers of that family
-  EXPECT_EQ(CpuMachineName({false, 0x19, 0x11}), "");  // another vendor's numbers
-  EXPECT_EQ(CpuMachineName({false, 6, 0x8f}), "");
+  EXPECT_EQ(CpuMachineName({CpuVendor::kAmd, 0x1a, 0x02}), "zen5");
+  EXPECT_EQ(CpuMachineName({CpuVendor::kAmd, 0x1a, 0x44}), "zen5");
+  EXPECT_EQ(CpuMachineName({CpuVendor::kAmd, 0x19, 0x01}), "zen3");
+  EXPECT_EQ(CpuMachineName({CpuVendor::kAmd, 0x19, 0x21}), "zen3");
+  EXPECT_EQ(CpuMachineName({CpuVendor::kAmd, 0x19, 0x11}), "zen4");
+  EXPECT_EQ(CpuMachineName({CpuVendor::kAmd, 0x19, 0x61}), "zen4");
+  EXPECT_EQ(CpuMachineName({CpuVendor::kAmd, 0x17, 0x60}), "renoir");
+  EXPECT_EQ(CpuMachineName({CpuVendor::kAmd, 0x17, 0x31}), "");    // the servers of that family
+  EXPECT_EQ(CpuMachineName({CpuVendor::kOther, 0x19, 0x11}), "");  // another vendor's numbers
+  EXPECT_EQ(CpuMachineName({CpuVendor::kIntel, 6, 0x8f}), "intel");
+  EXPECT_EQ(CpuMachineName({CpuVendor::kIntel, 0x19, 0x11}), "intel");
   EXPECT_EQ(GpuMachineName("sm_80", 108), "a100");
   EXPECT_EQ(GpuMachineName("sm_90", 132), "h100");
   EXPECT_EQ(GpuMachineName("sm_100", 148), "b200");
@@ -81,13 +82,52 @@ TEST(Machine, HostsOfOneKindHaveEqualKeys) {
   const auto kernel_key = [](const v1::Target& target) {
     return KernelKey("ns", "kernel", target, 1, "build");
   };
-  const v1::Target large = CpuOf(CpuMachineName({true, 0x19, 0x11})),  // a server's, and a desktop's
-      small = CpuOf(CpuMachineName({true, 0x19, 0x61})), other = CpuOf(CpuMachineName({true, 0x1a, 0x02}));
+  const v1::Target large =
+                       CpuOf(CpuMachineName({CpuVendor::kAmd, 0x19, 0x11})),  // a server's, and a desktop's
+      small = CpuOf(CpuMachineName({CpuVendor::kAmd, 0x19, 0x61})),
+                   other = CpuOf(CpuMachineName({CpuVendor::kAmd, 0x1a, 0x02}));
   EXPECT_EQ(request_key(large), request_key(small));
   EXPECT_EQ(kernel_key(large), kernel_key(small));
+  EXPECT_EQ(request_key(CpuOf(CpuMachineName({CpuVendor::kIntel, 6, 0x6a}))),
+            request_key(CpuOf(CpuMachineName({CpuVendor::kIntel, 6, 0x8f}))));
   EXPECT_NE(request_key(large), request_key(other));
   EXPECT_NE(kernel_key(large), kernel_key(other));
   EXPECT_NE(kernel_key(GpuOf("h100")), kernel_key(GpuOf("")));
+}
+
+// The row and the instruction set say what MKL makes of a CPU, the caller what his torch has.
+TEST(CostModel, OnednnWhereTorchHasItAndMklLeavesAvx512Unused) {
+  struct Case {
+    const char* what;
+    v1::Target target;
+    bool unused;
+  };
+  const auto x86 = [](bool avx512, const CpuId& id) {
+    v1::Target target = X86Target(avx512);
+    target.set_machine(std::string(CpuMachineName(id)));
+    return target;
+  };
+  const CpuId zen3 = {CpuVendor::kAmd, 0x19, 0x01}, zen4 = {CpuVendor::kAmd, 0x19, 0x11},
+              zen5 = {CpuVendor::kAmd, 0x1a, 0x02}, of_amd = {CpuVendor::kAmd, 0x1c, 0x01},
+              of_another = {CpuVendor::kOther, 7, 0x5b}, xeon = {CpuVendor::kIntel, 6, 0x8f},
+              later_xeon = {CpuVendor::kIntel, 0x13, 0x01};
+  for (const Case& c :
+       {Case{"Zen 3", x86(false, zen3), false}, Case{"Zen 4", x86(true, zen4), true},
+        Case{"Zen 4 whose AVX-512 is hidden", x86(false, zen4), false}, Case{"Zen 5", x86(true, zen5), true},
+        Case{"an unknown one of AMD's", x86(true, of_amd), true},
+        Case{"an old one of AMD's", x86(false, of_amd), false},
+        Case{"another vendor's", x86(true, of_another), true}, Case{"Intel's", x86(true, xeon), false},
+        Case{"a later one of Intel's", x86(true, later_xeon), false},
+        Case{"Intel's without AVX-512", x86(false, xeon), false}, Case{"Arm's", ArmOf(""), false},
+        Case{"Grace", ArmOf("grace"), false}, Case{"a GPU", GpuOf("h100"), false}}) {
+    for (const bool onednn : {false, true}) {
+      Machine machine = MachineOf(c.target);
+      machine.cpu_libraries.onednn = onednn;
+      EXPECT_EQ(cost::PaysOnednn(machine), onednn && c.unused) << c.what;
+      EXPECT_EQ(cost::PaysOnednnGemm(machine, 3 << 20), onednn && c.unused) << c.what;
+      EXPECT_FALSE(cost::PaysOnednnGemm(machine, (3 << 20) - 1)) << c.what;
+    }
+  }
 }
 
 // The numbers that code was measured by, on the machines that it was measured on.
@@ -158,7 +198,7 @@ TEST(CostModel, KernelsCostTheirLaunchesAndTheirBytes) {
 TEST(CostModel, WhatIsNotKnownPaysOnlyWhereItMayBeSmall) {
   const Machine machine;
   Machine with_onednn;
-  with_onednn.cpu_libraries.onednn_gemms = true;
+  with_onednn.cpu_libraries.onednn = with_onednn.cpu_libraries.mkl_leaves_avx512_unused = true;
   EXPECT_TRUE(cost::PaysConv1x1AsGemm(machine, {.from = 256, .to = 256}));
   EXPECT_FALSE(cost::PaysConv1x1AsGemm(machine, {.from = 1024, .to = 256}));
   EXPECT_FALSE(cost::PaysConv1x1AsGemm(with_onednn, {.from = 256}));

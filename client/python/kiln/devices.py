@@ -59,7 +59,7 @@ def convolves_without_tf32(gpu: torch.device | None) -> bool:
 
 
 def has_onednn(gpu: torch.device | None) -> bool:
-    """Whether products on the CPU may be oneDNN's: torch is built with it, and it is not switched off."""
+    """Whether torch computes with oneDNN on the CPU: it is built with it, and it is not switched off. Not for `gpu`."""
     return gpu is None and torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled)
 
 
