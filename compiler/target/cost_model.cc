@@ -267,8 +267,7 @@ bool PaysSharedLoop(int64_t iterations, int64_t rows) {
 int64_t LargeTileBytesMax(const Machine& machine) { return machine.gpu.shared_bytes_of_block / 2; }
 
 int64_t MeasuredBytesMin(const Machine& machine) {
-  constexpr double kNanoseconds = 2100;
-  return PowerOf2Floor(static_cast<int64_t>(machine.gpu.memory_bytes_per_ns * kNanoseconds));
+  return PowerOf2Floor(static_cast<int64_t>(machine.gpu.memory_bytes_per_ns * machine.gpu.launch_ns));
 }
 
 double Nanoseconds(const Machine& machine, const SkinnyGemm& gemm) {

@@ -1,6 +1,6 @@
 // What the compiler knows of a machine, in one place: caches, vectors and prefetching of a CPU, what a fork
-// costs; a GPU's multiprocessors, memory rates and shared memory; from where on the libraries of both are
-// worth their calls.
+// costs; a GPU's multiprocessors, memory rates and shared memory, what a launch costs; from where on the
+// libraries of both are worth their calls.
 //
 // A machine is a row of a closed table (machine.cc). A target names its row, and only the name is in a key:
 // hosts of one kind have equal keys and equal code, whatever cores they have and whatever they measure. A
@@ -77,6 +77,7 @@ struct GpuMachine {
   int64_t second_level_bytes = 50 << 20;
   double memory_bytes_per_ns = 4000;
   double multiprocessor_bytes_per_ns = 80;  // of one, from beyond its own cache
+  double launch_ns = 2100;                  // of a kernel, however little it does
 };
 
 // What calls of the GPU's libraries, cuBLASLt and cuDNN, cost beside kernels of kiln's.

@@ -155,6 +155,21 @@ TEST(CostModel, ThresholdsOfTheGenericRow) {
   EXPECT_FALSE(cost::PaysUnrolledWindow(0, 5));
 }
 
+TEST(CostModel, LaunchesAndForksCostWhatTheRowSays) {
+  Machine machine;
+  EXPECT_EQ(cost::UnitIterations(machine), 16 << 10);
+  EXPECT_EQ(cost::LayoutBytesMin(machine), 32 << 10);
+  EXPECT_TRUE(cost::PaysParallelism(machine, 8, (4 << 10) + 1));
+  EXPECT_FALSE(cost::PaysParallelism(machine, 8, 4 << 10));
+  EXPECT_FALSE(cost::PaysParallelism(machine, 16, 4 << 10));
+  machine.cpu.fork_iterations *= 2;
+  machine.gpu.launch_ns *= 2;
+  EXPECT_EQ(cost::UnitIterations(machine), 32 << 10);
+  EXPECT_EQ(cost::LayoutBytesMin(machine), 64 << 10);
+  EXPECT_FALSE(cost::PaysParallelism(machine, 8, (4 << 10) + 1));
+  EXPECT_EQ(cost::MeasuredBytesMin(machine), 16 << 20);
+}
+
 TEST(CostModel, ThresholdsOfEveryRow) {
   EXPECT_TRUE(cost::PaysWeightMatrix(1024));
   EXPECT_FALSE(cost::PaysWeightMatrix(1025));
