@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What is known of machines and stands outside of compiler/target: sizes of caches and of shared memory, counts of
-multiprocessors, rates, prices of libraries' calls and, but for back-ends, kinds of GPUs. tests/lint.sh and
+multiprocessors, registers, rates, prices of libraries' calls and, but for back-ends, kinds of GPUs. tests/lint.sh and
 tests/integration/test_machine_numbers.py ask `faults` about the sources that choose code, or between two plans.
 """
 import os
@@ -18,6 +18,10 @@ COUNTS = re.compile(r"(?<![\w.'])(?:108|114|132|142|144|148|160|216|264|296)(?![
 RATES = re.compile(r"constexpr .*= \d[\d'.e]*;\s*//.*\b(?:cache|memory|bandwidth|nanoseconds?|a "
                    r"second|[µmn]s|library|cuDNN|oneDNN"
                    r"|MKL)\b")
+# What registers hold: by the number's name, the line's words, or what it is compared with.
+REGISTERS = re.compile(r"\bk\w*(?:Accumulators|InFlight|Registers?|Words)\w* = \d"
+                       r"|\bconstexpr .*= \d[\d']*;\s*//.*\bregisters?\b"
+                       r"|(?:registers|sums|words)_of_\w+.* (?:[<>]=?|/) \d")
 PROCESSORS = re.compile(r"\bk\w*(?:Sms|Multiprocessors|Processors|Cores)\w* = \d")
 GPUS = re.compile(r"\bv1::CUDA\b")  # IsGpu (target/device.h) asks
 LARGE = re.compile(r"constexpr (?:double|int64_t) k\w*(?:Operations|Multiplications|Nanoseconds|Bandwidth|Rate)\w* =")
@@ -25,8 +29,11 @@ LARGE = re.compile(r"constexpr (?:double|int64_t) k\w*(?:Operations|Multiplicati
 # "file: name", and what it is instead.
 OTHER = {
     "compiler/artifact/tunable_kernels.cc: kBytesHeldMax": "what the tuner may allocate",
+    "compiler/codegen/constant_loads.cc: kRegisterBits": "AVX2's, which alone the pass is for",
     "compiler/codegen/cpu_failure.cc: 1 << 20": "a branch's weight",
+    "compiler/codegen/random_emitter.cc: kWords": "of a counter",
     "compiler/codegen/reduce_emitter.cc: kMany": "a count of additions",
+    "compiler/codegen/skinny_gemm.cc: kWords": "of an access",
     "compiler/ir/half.cc: (bits >> 16)": "a sign's bit",
     "compiler/ir/half.cc: (112u << 23)": "an exponent's bias",
     "compiler/lower/index.cc: kManyBoundaries": "pieces of a cat",
@@ -40,7 +47,9 @@ OTHER = {
     "compiler/schedule/prefetch.cc: kBytesAheadMax": "what a kernel may bring, far beyond what any rule chooses",
     "compiler/schedule/row_cache.cc: kCachedBytesMax": "of a thread's stack",
     "compiler/schedule/skinny_schedule.cc: kUnitsMax": "blocks of a launch",
+    "compiler/schedule/skinny_schedule.h: kRowsByFmaMax": "rows that the kernel takes, on each machine",
     "compiler/schedule/skinny_schedule.h: kPartialSumsBytesMax": "static shared memory that PTX allows",
+    "compiler/schedule/split_columns.cc: kStripRowsMin": "rows: of fewer a strip does not pay",
     "compiler/schedule/thread_walk.h: kLoopMax": "numbers that 32 bits keep",
     "compiler/schedule/thread_walk.h: kUsualRow": "a guess at a symbol",
 }
@@ -65,7 +74,8 @@ def suspicious(path, line):
     if GPUS.search(code) and not path.startswith("compiler/codegen/"):
         return True
     return bool(BYTES.search(code) or COUNTS.search(code) or PROCESSORS.search(code) or LARGE.search(code)
-                or RATES.search(line) or any(is_size(found) for found in LITERAL.findall(code)))
+                or RATES.search(line) or REGISTERS.search(line)
+                or any(is_size(found) for found in LITERAL.findall(code)))
 
 
 def faults(root, other):

@@ -15,7 +15,6 @@ namespace {
 
 constexpr unsigned kLanesOfLongRow = 4;
 constexpr unsigned kWarpsOfBlock = 8;
-constexpr unsigned kWarpsOfStrip = 4;        // with eight there are too few registers for a strip's sums
 constexpr int64_t kBytesOfWarpThread = 128;  // of a strip's row, as F32: longer ones take several warps
 constexpr int64_t kIterations = 4;  // of a thread, before the block has more threads: combining costs too
 
@@ -96,6 +95,13 @@ unsigned WithEqualIterations(int64_t iterations, unsigned threads) {
   return threads;
 }
 
+// Whose threads have all registers that a thread may have: a strip's sums take many.
+unsigned WarpsOfStrip(const Machine& machine) {
+  const int64_t of_warps = cost::kStripBlocksOfMultiprocessor * kWarp * machine.gpu.registers_of_thread_max;
+  const int64_t warps = machine.gpu.registers_of_multiprocessor / of_warps;
+  return static_cast<unsigned>(std::clamp<int64_t>(warps, 1, kWarpsOfBlock));
+}
+
 v1::ThreadSchedule With(v1::ThreadSchedule schedule, unsigned threads, unsigned points) {
   schedule.set_threads(threads);
   schedule.mutable_rows()->set_points_per_block(points);
@@ -152,7 +158,7 @@ void ChooseRowThreads(const KernelFacts& facts, const Machine& machine, v1::Thre
   const int64_t vectors = MostIterations(facts, *schedule);
   if (rows->has_strips() && vectors * lanes * 4 <= int64_t{kWarp} * kBytesOfWarpThread) {
     schedule->set_threads(kWarp);
-    rows->set_points_per_block(kWarpsOfStrip);
+    rows->set_points_per_block(WarpsOfStrip(machine));
     return;
   }
   const bool few = PointsEstimate(facts, cost::ManyPoints(machine)) <= cost::FewPoints(machine);
@@ -161,7 +167,8 @@ void ChooseRowThreads(const KernelFacts& facts, const Machine& machine, v1::Thre
   int64_t most = few || (read_again && of_words && vectors * lanes >= cost::LongRow(machine))
                      ? kBlockThreadsMax
                      : kBlockThreads;
-  while (read_again && most < kBlockThreadsMax && vectors > most * kKeptIterations) most *= 2;
+  while (read_again && most < kBlockThreadsMax && vectors > most * machine.gpu.registers.row_iterations)
+    most *= 2;
   const int64_t iterations = few ? 1 : kIterations;
   const auto wanted = static_cast<uint64_t>((vectors + iterations - 1) / iterations);
   const auto threads =

@@ -22,7 +22,6 @@ bool IsOneOf(uint32_t value, std::initializer_list<uint32_t> values) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
-constexpr uint32_t kWordsInFlight = 96;  // of a thread's 255 registers
 constexpr uint32_t kStepsMax = 8;
 
 double Nanoseconds(const Machine& machine, const SkinnyShape& shape) {
@@ -39,10 +38,21 @@ double Nanoseconds(const Machine& machine, const SkinnyShape& shape) {
                                      .tiles = static_cast<double>(shape.tiles)});
 }
 
+// Its threads have fewer registers than a thread may have.
+bool IsLarge(const GpuMachine& gpu, const SkinnyShape& block) {
+  return block.threads() * gpu.registers_of_thread_max > gpu.registers_of_multiprocessor;
+}
+
+bool FitsRegisters(const GpuMachine& gpu, const SkinnyShape& shape) {
+  if (shape.sums_of_lane() > gpu.registers.gemm_sums) return false;
+  return !IsLarge(gpu, shape) ||
+         shape.sums_of_lane() + shape.words_of_step() <= gpu.registers.gemm_of_large_block;
+}
+
 // As many steps at once as registers hold, in as few rounds.
-uint32_t StepsFor(const SkinnyShape& shape) {
-  const uint32_t words = shape.warps > 8 ? kWordsInFlight / 2 : kWordsInFlight;
-  const auto most = std::clamp<uint32_t>(words / shape.words_of_step(), 1, kStepsMax);
+uint32_t StepsFor(const GpuMachine& gpu, const SkinnyShape& shape) {
+  const int64_t words = gpu.registers.gemm_loads / (IsLarge(gpu, shape) ? 2 : 1);
+  const auto most = static_cast<uint32_t>(std::clamp<int64_t>(words / shape.words_of_step(), 1, kStepsMax));
   const auto needed = static_cast<uint32_t>((shape.steps_all() + shape.slots() - 1) / shape.slots());
   if (needed <= most) return needed;
   const uint32_t half = std::max<uint32_t>(1, most / 2);  // the next round's are in flight as well
@@ -142,10 +152,9 @@ absl::StatusOr<std::vector<v1::SkinnySchedule>> SkinnySchedules(const v1::Matrix
         schedule.set_blocks(blocks);
         schedule.set_steps(1);
         absl::StatusOr<SkinnyShape> shape = SkinnyShape::Of(product, schedule);
-        if (!shape.ok() || shape->sums_of_lane() > 64) continue;
+        if (!shape.ok() || !FitsRegisters(machine.gpu, *shape)) continue;
         if (blocks * warps > 4 && shape->steps_all() < int64_t{blocks} * warps) continue;  // idle warps
-        if (warps > 8 && shape->sums_of_lane() + shape->words_of_step() > 80) continue;
-        schedule.set_steps(StepsFor(*shape));
+        schedule.set_steps(StepsFor(machine.gpu, *shape));
         found.emplace_back(Nanoseconds(machine, *shape), schedule);
       }
     }

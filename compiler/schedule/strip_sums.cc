@@ -12,8 +12,7 @@
 namespace kiln {
 namespace {
 
-constexpr int64_t kWordsOfSumsMax = 128;  // of a thread, in registers
-constexpr uint32_t kBlocksMax = 32;       // of a multiprocessor, that any knows
+constexpr uint32_t kBlocksMax = 32;  // of a multiprocessor, that any knows
 
 bool IsSum(const KernelFacts& facts, const StageFacts& info, const v1::LoopOp& op) {
   if (info.stage->inner_size() != 1 || op.args_size() > 1 || IsRead(facts, op.buffer())) return false;
@@ -116,7 +115,7 @@ absl::Status CheckStripsFit(const KernelFacts& facts, const Machine& machine,
     words += (iterations + schedule.threads() - 1) / schedule.threads() * schedule.lanes();
     shared_bytes += iterations * schedule.lanes() * 4;
   }
-  if (words > kWordsOfSumsMax) return RefuseThreads("too few registers for a strip's sums");
+  if (words > machine.gpu.registers.strip_sums) return RefuseThreads("too few registers for a strip's sums");
   if (schedule.rows().points_per_block() > 1 && shared_bytes > machine.gpu.shared_bytes_of_strips)
     return RefuseThreads("too little shared memory for a strip's sums");
   for (size_t stage = 0; stage < facts.stages().size(); ++stage) {

@@ -8,13 +8,13 @@
 #include "compiler/ir/dtype_groups.h"
 #include "compiler/schedule/row_threads.h"
 #include "compiler/schedule/thread_walk.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
 
 constexpr uint32_t kUnrollMax = 64;
-constexpr uint32_t kUnrolledStores = 16;       // of accumulating ones
-constexpr int64_t kWordsOfSoftmaxAtOnce = 16;  // of 32 bits
+constexpr uint32_t kUnrolledStores = 16;  // of accumulating ones
 
 bool IsOfSoftmax(const KernelFacts& facts, const v1::ThreadSchedule& schedule, const StageFacts& info) {
   if (!schedule.rows().has_softmax()) return false;
@@ -33,14 +33,12 @@ uint32_t OfIterations(const KernelFacts& facts, const Machine& machine, const v1
     const v1::DType dtype = facts.kernel().buffers(static_cast<int>(op.buffer())).dtype();
     words += (ir::ByteWidth(dtype) * lanes + 3) / 4;
   }
-  const GpuMachine& gpu = machine.gpu;
-  const int64_t registers =
-      std::min(gpu.registers_of_thread_max, gpu.registers_of_multiprocessor / threads) / 2;
+  const int64_t words_max = cost::LoadedWordsMax(machine, threads);
   // A row that several stages read is kept whole.
-  const bool kept = Passes(facts) > 1 && iterations <= kKeptIterations;
+  const bool kept = Passes(facts) > 1 && iterations <= machine.gpu.registers.row_iterations;
   const int64_t most = kept ? iterations : info.cheap ? kIterationsAtOnce : kLongIterationsAtOnce;
   return static_cast<uint32_t>(
-      std::clamp<int64_t>(registers / std::max<int64_t>(words, 1), 1, std::min(iterations, most)));
+      std::clamp<int64_t>(words_max / std::max<int64_t>(words, 1), 1, std::min(iterations, most)));
 }
 
 // Is the loop one whose body can stand there several times? A thread's own along a row's vectors is not.
@@ -57,7 +55,7 @@ uint32_t UnrollOf(const KernelFacts& facts, const Machine& machine, const v1::Th
   if (!schedule.has_rows() || info.has_scan) return HasAccumulatingStore(facts) ? kUnrolledStores : 1;
   if (!IsOfSoftmax(facts, schedule, info)) return OfIterations(facts, machine, schedule, stage);
   return static_cast<uint32_t>(
-      std::clamp<int64_t>(kWordsOfSoftmaxAtOnce / schedule.lanes(), 2, kIterationsAtOnce));
+      std::clamp<int64_t>(machine.gpu.registers.softmax_loads / schedule.lanes(), 2, kIterationsAtOnce));
 }
 
 }  // namespace

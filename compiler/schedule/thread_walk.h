@@ -20,7 +20,6 @@ inline constexpr unsigned kBlockThreadsMax = 1024;
 inline constexpr int64_t kAccessBytes = 16;            // the widest access of a thread
 inline constexpr int64_t kIterationsAtOnce = 8;        // whose loads are in flight, of cheap bodies
 inline constexpr int64_t kLongIterationsAtOnce = 4;    // likewise, of others
-inline constexpr int64_t kKeptIterations = 16;         // of a row, in registers from one stage to the next
 inline constexpr int64_t kUsualRow = 4096;             // where a length is a symbol
 inline constexpr int64_t kLoopMax = int64_t{1} << 30;  // numbers that 32 bits keep
 

@@ -259,6 +259,11 @@ int64_t LongRow(const Machine&) { return 16'384; }
 
 int64_t StripColumnsMax(const Machine&) { return 8'192; }
 
+int64_t LoadedWordsMax(const Machine& machine, int64_t threads) {
+  const GpuMachine& gpu = machine.gpu;
+  return std::min(gpu.registers_of_thread_max, gpu.registers_of_multiprocessor / threads) / 2;
+}
+
 bool PaysSharedLoop(int64_t iterations, int64_t rows) {
   constexpr int64_t kIterationsOfRow = 4;  // fewer are not worth the combining
   return iterations >= rows * kIterationsOfRow;

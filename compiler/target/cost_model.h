@@ -142,6 +142,8 @@ int64_t LargeTileBytesMax(const Machine& machine);  // so that a multiprocessor 
 int64_t LongRow(const Machine& machine);
 // Columns that a block's registers keep the sums of, strip by strip.
 int64_t StripColumnsMax(const Machine& machine);
+// Words that a thread of a block of so many loads at once: the other half of its registers computes.
+int64_t LoadedWordsMax(const Machine& machine, int64_t threads);
 // So many rows of threads that share a loop of so many iterations, and combine what they reduced.
 bool PaysSharedLoop(int64_t iterations, int64_t rows);
 // Bytes that a kernel moves at least for its schedules to be worth measuring: what takes less waits for its

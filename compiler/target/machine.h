@@ -1,6 +1,6 @@
 // What the compiler knows of a machine, in one place: caches, vectors and prefetching of a CPU, what a fork
-// costs; a GPU's multiprocessors, memory rates and shared memory, what a launch costs; from where on the
-// libraries of both are worth their calls.
+// costs; a GPU's multiprocessors, registers, shared memory and memory rates, what a launch costs; from where
+// on the libraries of both are worth their calls.
 //
 // A machine is a row of a closed table (machine.cc). A target names its row, and only the name is in a key:
 // hosts of one kind have equal keys and equal code, whatever cores they have and whatever they measure. A
@@ -67,11 +67,25 @@ struct CpuLibraries {
   int64_t image_bytes_per_weight_byte = 13;
 };
 
+// Registers of a GPU's thread, words of 32 bits, that code plans with, each for one use. What is left holds
+// addresses, and values on their way from one operator to the next.
+struct RegisterBudget {
+  int64_t row_iterations = 16;  // of a row, that later stages find there, whatever each loads
+  int64_t softmax_loads = 16;   // of a softmax's row, in flight
+  int64_t strip_sums = 128;
+  // Of a gemm of few rows. Where a block is so large that a thread cannot have all registers that it may
+  // have, half as many loads are in flight, and sums and a step's loads share what is said last.
+  int64_t gemm_sums = 64;
+  int64_t gemm_loads = 96;
+  int64_t gemm_of_large_block = 80;
+};
+
 struct GpuMachine {
   int64_t multiprocessors = 132;
   int64_t threads_of_multiprocessor = 2048;
   int64_t registers_of_multiprocessor = 64 << 10;
   int64_t registers_of_thread_max = 255;
+  RegisterBudget registers;
   int64_t shared_bytes_of_block = 40 << 10;   // so that nothing has to be asked for when a kernel is loaded
   int64_t shared_bytes_of_strips = 16 << 10;  // of a block's, so that a multiprocessor holds two
   int64_t second_level_bytes = 50 << 20;

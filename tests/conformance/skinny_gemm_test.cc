@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -297,6 +298,37 @@ TEST(SkinnyGemm, RefusesWhatItDoesNotDo) {
   for (size_t i = 0; i < changes.size(); ++i) {
     EXPECT_EQ(refusal(changes[i].second).substr(0, changes[i].first.size()), changes[i].first) << i;
   }
+}
+
+TEST(SkinnyGemm, HasAsManyInFlightAsRegistersHold) {
+  // Of one tile 16 sums and 40 words of a step, of two 32 and 48, of four 64 and 64.
+  const v1::MatrixProduct product = ProductOf({v1::F32, 8, 4096, 2048, Weights::kAlongK, false});
+  struct Most {
+    uint32_t tiles = 0, warps = 0, steps = 0;
+  };
+  const auto most = [&](const Machine& machine) {
+    Most found;
+    const auto all = SkinnySchedules(product, machine, 90, SIZE_MAX);
+    if (!all.ok()) return found;
+    for (const v1::SkinnySchedule& one : *all) {
+      found.tiles = std::max(found.tiles, one.tiles());
+      found.warps = std::max(found.warps, one.warps());
+      found.steps = std::max(found.steps, one.steps());
+    }
+    return found;
+  };
+  Machine machine;
+  EXPECT_EQ(most(machine).tiles, 4u);
+  EXPECT_EQ(most(machine).warps, 16u);
+  EXPECT_EQ(most(machine).steps, 2u);
+  machine.gpu.registers.gemm_loads = 79;
+  EXPECT_EQ(most(machine).steps, 1u);
+  machine.gpu.registers.gemm_of_large_block = 55;
+  EXPECT_EQ(most(machine).warps, 8u);
+  machine.gpu.registers.gemm_sums = 63;
+  EXPECT_EQ(most(machine).tiles, 2u);
+  machine.gpu.registers.gemm_sums = 15;
+  EXPECT_EQ(most(machine).tiles, 0u);
 }
 
 TEST(SkinnyGemm, RefusesASchedule) {

@@ -38,6 +38,12 @@ def copy(tmp_path):
     "  if (bytes > 33'554'432) return true;",
     "constexpr int64_t kShared = 0x100000;",
     "constexpr int64_t kSms = 80;",
+    "constexpr uint32_t kWordsInFlight = 96;",
+    "constexpr int64_t kAccumulators = 8;",
+    "constexpr int64_t kPartsMax = 128;  // of a thread, in registers",
+    "  if (shape.sums_of_lane() > 64) return true;",
+    "  if (shape.sums_of_lane() + shape.words_of_step() > 80) return true;",
+    "  const int64_t most = gpu.registers_of_multiprocessor / threads / 2;",
     "  if (type.device == v1::CUDA) return true;",
 ])
 def test_one_is_named(copy, line):

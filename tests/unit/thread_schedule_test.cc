@@ -244,6 +244,30 @@ TEST(ThreadSchedule, PointsAreWideWhere32BitsMayNotHoldThem) {
   EXPECT_TRUE(Chosen(unknown).wide_points());
 }
 
+TEST(ThreadSchedule, RegistersAreTheRows) {
+  const auto chosen = [](const v1::Kernel& kernel, const Machine& machine) {
+    return ChooseThreadSchedule(KernelFacts(kernel), machine);
+  };
+  const v1::Kernel strips = Strips(21'760, 1024), rows = Softmax(4096, 8192),
+                   long_rows = Softmax(4096, 32'768);
+  Machine machine;
+  machine.gpu.registers.strip_sums = 32;
+  EXPECT_TRUE(chosen(strips, machine).rows().has_strips());
+  machine.gpu.registers.strip_sums = 31;
+  EXPECT_FALSE(chosen(strips, machine).rows().has_strips());
+  EXPECT_EQ(chosen(strips, Machine()).rows().points_per_block(), 4u);
+  machine = Machine();
+  machine.gpu.registers_of_multiprocessor /= 2;
+  EXPECT_EQ(chosen(strips, machine).rows().points_per_block(), 2u);
+  EXPECT_EQ(chosen(rows, Machine()).threads(), 256u);
+  machine = Machine();
+  machine.gpu.registers.row_iterations = 4;
+  EXPECT_EQ(chosen(rows, machine).threads(), 512u);
+  EXPECT_EQ(chosen(long_rows, Machine()).unroll(0), 4u);
+  machine.gpu.registers.softmax_loads = 8;
+  EXPECT_EQ(chosen(long_rows, machine).unroll(0), 2u);
+}
+
 TEST(ThreadSchedule, OthersAreAllowedAndEachIsThereOnce) {
   for (const v1::Kernel& kernel :
        {Pointwise(1 << 22, 1, LoopOpcode::kNeg), Pointwise(1 << 22, 2, LoopOpcode::kNeg),
