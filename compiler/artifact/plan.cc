@@ -143,9 +143,9 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   KILN_RETURN_IF_ERROR(RunPasses(graph, passes));
   reply.mutable_statistics()->set_nodes_decomposed(static_cast<uint32_t>(graph.nodes.size()));
 
-  LowerOptions lower;
-  lower.fallback_random = options.fallback_random();
-  lower.deterministic = numerics.deterministic();
+  const LowerOptions lower = {.machine = machine,
+                              .fallback_random = options.fallback_random(),
+                              .deterministic = numerics.deterministic()};
   KILN_ASSIGN_OR_RETURN(LoopGraph loops, LowerGraph(graph, lower));
   KILN_RETURN_IF_ERROR(CheckBounds(loops));
   loops.PlaceChecks();

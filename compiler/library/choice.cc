@@ -60,7 +60,11 @@ bool CanConvolveByKernel(const Graph& graph, const Convolution& convolution) {
   return IsGpu(DeviceOf(graph, convolution)) && IsWindowPerChannel(graph, convolution);
 }
 
-bool PaysAlways(const Graph&, const Convolution&, const Machine&) { return true; }
+bool PaysConvolutionByKernel(const Graph& graph, const Convolution& convolution, const Machine& machine) {
+  const TensorType& weight = graph.type(convolution.weight);
+  return cost::PaysUnrolledWindow(machine, *graph.exprs.AsConst(weight.sizes[2]),
+                                  *graph.exprs.AsConst(weight.sizes[3]));
+}
 
 // Where images are channels-last, the gemm's left matrix is the image as it is stored.
 bool CanConvolveByGemm(const Graph& graph, const Convolution& convolution) {
@@ -80,7 +84,7 @@ bool PaysConvolutionByGemm(const Graph& graph, const Convolution& convolution, c
 }
 
 constexpr Row<Convolution> kConvolutions[] = {
-    {Implementation::kKernel, CanConvolveByKernel, PaysAlways},
+    {Implementation::kKernel, CanConvolveByKernel, PaysConvolutionByKernel},
     {Implementation::kGemm, CanConvolveByGemm, PaysConvolutionByGemm},
 };
 
@@ -107,10 +111,10 @@ constexpr Row<Attention> kAttentions[] = {{Implementation::kGemm, CanAttendByGem
 // ---- layouts
 
 // cuDNN's kernels for tensor cores want it; it has none of F64.
-bool WantsChannelsLastOnGpu(const Graph& graph, const Convolution& convolution) {
+bool WantsChannelsLastOnGpu(const Graph& graph, const Convolution& convolution, const Machine& machine) {
   const v1::DType dtype = graph.type(convolution.result).dtype;
   if (dtype != v1::F32 && !IsHalf(dtype)) return false;
-  if (IsDepthwise(graph, convolution)) return !Can(Implementation::kKernel, graph, convolution);
+  if (IsDepthwise(graph, convolution)) return Choose(graph, convolution, machine) != Implementation::kKernel;
   return convolution.is_ungrouped();
 }
 
@@ -128,7 +132,7 @@ bool WantsChannelsLastOnCpu(const Graph& graph, const Convolution& convolution, 
   if (graph.type(convolution.result).dtype != v1::F32) return false;
   if (graph.kind != v1::INFERENCE) return CanTrainChannelsLastOnCpu(graph, convolution);
   if (IsDepthwise(graph, convolution)) return true;
-  if (cost::PaysOnednn(machine) && Can(Implementation::kGemm, graph, convolution)) return true;
+  if (cost::PaysOnednn(machine) && CanConvolveByGemm(graph, convolution)) return true;
   return convolution.is_ungrouped() &&
          cost::PaysChannelsLast(machine, Bytes(graph, convolution.weight), Bytes(graph, convolution.input),
                                 Bytes(graph, convolution.result));
@@ -148,19 +152,12 @@ Implementation Choose(const Graph& graph, const Attention& attention, const Mach
   return First<Attention>(kAttentions, graph, attention, machine);
 }
 
-bool Can(Implementation by, const Graph& graph, const Convolution& convolution) {
-  for (const Row<Convolution>& row : kConvolutions) {
-    if (row.by == by) return row.can(graph, convolution);
-  }
-  return by == Implementation::kLibrary;
-}
-
 bool CanTrainChannelsLastOnCpu(const Graph& graph, const Convolution& convolution) {
   return convolution.is_ungrouped() || IsDepthwise(graph, convolution);
 }
 
 bool WantsChannelsLast(const Graph& graph, const Convolution& convolution, const Machine& machine) {
-  return IsGpu(graph.type(convolution.result).device) ? WantsChannelsLastOnGpu(graph, convolution)
+  return IsGpu(graph.type(convolution.result).device) ? WantsChannelsLastOnGpu(graph, convolution, machine)
                                                       : WantsChannelsLastOnCpu(graph, convolution, machine);
 }
 

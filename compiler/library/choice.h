@@ -28,9 +28,6 @@ Implementation Choose(const Graph& graph, const Gemm& gemm, const Machine& machi
 Implementation Choose(const Graph& graph, const Convolution& convolution, const Machine& machine);
 Implementation Choose(const Graph& graph, const Attention& attention, const Machine& machine);
 
-// Whether it could compute the convolution, worth it or not.
-bool Can(Implementation by, const Graph& graph, const Convolution& convolution);
-
 // ---- the layout of a convolution's images
 
 // On a CPU in training: as well channels-last as row-major, so that a whole step may be.

@@ -4,7 +4,6 @@
 
 #include "absl/strings/string_view.h"
 #include "compiler/graph/arguments.h"
-#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
@@ -113,8 +112,7 @@ bool IsWindowPerChannel(const Graph& graph, const Convolution& convolution) {
   if (convolution.gradients || !IsDepthwise(graph, convolution)) return false;
   const TensorType &image = graph.type(convolution.input), &weight = graph.type(convolution.weight);
   if (!IsFloat(image.dtype) || image.dtype != weight.dtype) return false;
-  const auto rows = graph.exprs.AsConst(weight.sizes[2]), columns = graph.exprs.AsConst(weight.sizes[3]);
-  return rows && columns && cost::PaysUnrolledWindow(*rows, *columns);
+  return graph.exprs.AsConst(weight.sizes[2]) && graph.exprs.AsConst(weight.sizes[3]);
 }
 
 GraphNode WithoutBias(const GraphNode& node) {

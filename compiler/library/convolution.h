@@ -56,8 +56,7 @@ bool IsConv1x1(const Graph& graph, const Convolution& convolution);
 bool IsAllOf(const Graph& graph, const Convolution& convolution, v1::DType dtype);
 // Of images: each channel has a window of its own. Gradients too.
 bool IsDepthwise(const Graph& graph, const Convolution& convolution);
-// A depthwise convolution, no gradient, whose window it pays to unroll in a loop's body, of floating-point
-// numbers.
+// A depthwise convolution, no gradient, of floating-point numbers, whose window is known.
 bool IsWindowPerChannel(const Graph& graph, const Convolution& convolution);
 
 // ---- nodes that are convolutions

@@ -188,7 +188,7 @@ absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node) {
   if (!convolution || !context.IsDefined(convolution->input) || !context.IsDefined(convolution->weight))
     return absl::InvalidArgumentError("a convolution without an image or weights");
   if (!IsGpu(type.device)) return CallOnCpu(context, node, *convolution, type);
-  if (Can(Implementation::kKernel, context.graph(), *convolution))
+  if (Choose(context.graph(), *convolution, context.machine()) == Implementation::kKernel)
     return LowerWindowPerChannel(context, node, *convolution);
   if (!context.IsDefined(convolution->bias)) return CallConvolution(context, node, *convolution, type);
   if (context.value(convolution->bias).rank() != 1)

@@ -18,10 +18,12 @@
 #include "absl/status/statusor.h"
 #include "compiler/graph/graph.h"
 #include "compiler/lower/loop_graph.h"
+#include "compiler/target/machine.h"
 
 namespace kiln {
 
 struct LowerOptions {
+  Machine machine;
   bool fallback_random = false;  // random operators are library calls, so that they match eager
   bool round_values = true;      // off in a control alone: F16 and BF16 are rounded in memory only
   bool deterministic = false;    // sums that meet in an element have one order on a GPU as well

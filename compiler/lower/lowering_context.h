@@ -35,6 +35,7 @@ class LoweringContext {
   const Graph& graph() const { return graph_; }
   const ValueFacts& facts() const { return facts_; }
   const LowerOptions& options() const { return options_; }
+  const Machine& machine() const { return options_.machine; }
   absl::Status status() const { return checks_.status(); }
 
   // ---- what grows

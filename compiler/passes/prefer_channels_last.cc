@@ -77,7 +77,8 @@ bool IsGradientChannelsLast(Graph& graph, const GraphNode& node, const Convoluti
 }
 
 // Operators of ours whose result may well have their argument's layout.
-bool KeepsOrder(const Graph& graph, const GraphNode& node, const std::optional<Convolution>& convolution) {
+bool KeepsOrder(const Graph& graph, const GraphNode& node, const std::optional<Convolution>& convolution,
+                const Machine& machine) {
   const CoreClass core = CoreClassOf(node.target);
   if (core == CoreClass::kPointwise) return true;
   for (const Op target : {Op::kClone, Op::kCat, Op::kConstantPadNd, Op::kMaxPool2dWithIndices, Op::kAvgPool2d,
@@ -85,7 +86,7 @@ bool KeepsOrder(const Graph& graph, const GraphNode& node, const std::optional<C
                           Op::kUpsampleBilinear2dVec}) {
     if (node.target == target) return true;
   }
-  return convolution && Can(Implementation::kKernel, graph, *convolution);
+  return convolution && Choose(graph, *convolution, machine) == Implementation::kKernel;
 }
 
 // By value: copies that a convolution's gradient on a CPU reads. They were made for their layout
@@ -198,7 +199,7 @@ class ChannelsLastPass {
       if (!wanted) {
         wanted = (convolution && ConvolvesChannelsLast(graph_, *convolution, machine_) &&
                   MayConvolveChannelsLast(result)) ||
-                 (KeepsOrder(graph_, node, convolution) && ReadsChannelsLast(graph_, node));
+                 (KeepsOrder(graph_, node, convolution, machine_) && ReadsChannelsLast(graph_, node));
       }
       if (*wanted) MakeChannelsLast(result);
     }

@@ -85,8 +85,8 @@ bool PaysPaddedGemm(const Machine& machine, int64_t rows, int64_t columns, int64
          prices.padded_gemm_multiplications_min;
 }
 
-bool PaysUnrolledWindow(int64_t rows, int64_t columns) {
-  return FitsUnrolled(GpuLibraries::kUnrolledWindowPointsMax, rows, columns);
+bool PaysUnrolledWindow(const Machine& machine, int64_t rows, int64_t columns) {
+  return FitsUnrolled(machine.gpu_libraries.unrolled_window_points_max, rows, columns);
 }
 
 int64_t ChannelsOfGradients(int64_t channels, std::optional<int64_t> rows, std::optional<int64_t> columns) {

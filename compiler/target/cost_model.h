@@ -40,7 +40,7 @@ bool PaysChannelsLast(const Machine& machine, std::optional<int64_t> weights, st
 bool PaysPaddedGemm(const Machine& machine, int64_t rows, int64_t columns, int64_t summed);
 
 // A depthwise convolution on a GPU as a kernel, its window unrolled, by the window's sizes.
-bool PaysUnrolledWindow(int64_t rows, int64_t columns);
+bool PaysUnrolledWindow(const Machine& machine, int64_t rows, int64_t columns);
 
 // A depthwise convolution's gradients on a CPU, channels last: of how many channels a call of oneDNN's is, by
 // the window's sizes. All of them where that pays.

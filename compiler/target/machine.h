@@ -105,8 +105,7 @@ struct GpuLibraries {
   // is as fast as three kernels.
   int64_t attention_keys_at_once = 64;
   // Points of a depthwise convolution's window: cuDNN's kernels are better for wider ones (ConvNeXt's 7×7).
-  // Of every row, for lowering is handed none.
-  static constexpr int64_t kUnrolledWindowPointsMax = 25;
+  int64_t unrolled_window_points_max = 25;
 };
 
 struct Machine {

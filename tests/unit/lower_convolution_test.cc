@@ -67,6 +67,19 @@ TEST(LowerConvolution, AWindowAChannelIsALoopOnAGpu) {
   }
 }
 
+TEST(LowerConvolution, AWindowThatTheMachineLeavesToTheLibraryIsACall) {
+  for (const int64_t points_max : {9, 8}) {
+    GraphMaker maker;
+    const ValueId x = maker.Input(v1::F32, {1, 4, 6, 6}), w = maker.Input(v1::F32, {4, 1, 3, 3});
+    maker.Output(maker.Node("aten.convolution.default", ConvolutionArgs(maker, x, w, NoneArg{}, 1, 1, 1, 4),
+                            v1::F32, {1, 4, 6, 6}));
+    MoveToGpu(maker.graph);
+    LowerOptions options;
+    options.machine.gpu_libraries.unrolled_window_points_max = points_max;
+    EXPECT_EQ(LoopCount(Lower(maker, options)), points_max == 9 ? 1u : 0u);
+  }
+}
+
 TEST(LowerConvolution, TheBiasIsALoopsOnAGpu) {
   for (const bool on_gpu : {true, false}) {
     GraphMaker maker;

@@ -150,11 +150,11 @@ TEST(CostModel, ThresholdsOfTheGenericRow) {
   EXPECT_TRUE(cost::PaysSplitColumns(machine, /*on_gpu=*/true, 2 << 20, 512));
   EXPECT_FALSE(cost::PaysSplitColumns(machine, /*on_gpu=*/true, (2 << 20) - 1, 512));
   EXPECT_TRUE(cost::PaysSplitColumns(machine, /*on_gpu=*/true, 512 << 10, 2048));
-  EXPECT_TRUE(cost::PaysUnrolledWindow(5, 5));
-  EXPECT_TRUE(cost::PaysUnrolledWindow(1, 25));
-  EXPECT_FALSE(cost::PaysUnrolledWindow(1, 26));
-  EXPECT_FALSE(cost::PaysUnrolledWindow(2, 13));
-  EXPECT_FALSE(cost::PaysUnrolledWindow(0, 5));
+  EXPECT_TRUE(cost::PaysUnrolledWindow(machine, 5, 5));
+  EXPECT_TRUE(cost::PaysUnrolledWindow(machine, 1, 25));
+  EXPECT_FALSE(cost::PaysUnrolledWindow(machine, 1, 26));
+  EXPECT_FALSE(cost::PaysUnrolledWindow(machine, 2, 13));
+  EXPECT_FALSE(cost::PaysUnrolledWindow(machine, 0, 5));
 }
 
 TEST(CostModel, LaunchesAndForksCostWhatTheRowSays) {
