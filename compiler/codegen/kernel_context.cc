@@ -15,7 +15,7 @@ KernelContext::KernelContext(const v1::Kernel& kernel, const VectorTarget& targe
       module(module),
       on_gpu(module->getTargetTriple().isNVPTX()),
       b(module->getContext()),
-      math(module, operations.table_functions) {
+      math(module, operations.float_functions) {
   for (const StageFacts& stage : facts.stages()) stages.push_back({stage, {}});
 }
 

@@ -91,7 +91,7 @@ MathEmitter::V MathEmitter::FloatBody(MathBuilder& m, LoopOpcode op, V x) {
     case LoopOpcode::kSin:
     case LoopOpcode::kCos:
     case LoopOpcode::kTan: return SinCos(m, x, op);
-    case LoopOpcode::kTanh: return on_gpu_ ? GpuTanh(m, x) : formulas::Tanh(m, x);
+    case LoopOpcode::kTanh: return own_.tanh != nullptr ? own_.tanh(m, x) : formulas::Tanh(m, x);
     case LoopOpcode::kErf: return FloatErf(m, x);
     case LoopOpcode::kSigmoid: return Sigmoid(m, x);
     case LoopOpcode::kOnePlusErf: return OnePlusErf(m, x);

@@ -3,9 +3,9 @@
 // as internal functions and called.
 //
 // Files by family: math_exp_log.cc, math_trig.cc, math_special.cc; coefficients stand beside their use.
-// Those that are one formula on every target are in math_formulas.h.
-// math_gpu.cc has shorter ways for modules whose target is an NVIDIA GPU, math_tables.cc where tables can
-// be looked up.
+// Those that are formulas alone are in math_formulas.h.
+// What targets compute in ways of their own, a row of theirs says (target_operations.h): math_gpu.cc has
+// those of an NVIDIA GPU, math_tables.cc those of AVX-512, which looks tables up.
 // A float function without a formula of its own is computed in double and rounded once.
 // Threads: one. Ownership: borrows the module.
 #pragma once
@@ -20,13 +20,33 @@
 
 namespace kiln {
 
+class MathEmitter;
+
+// Functions of floats in a target's own way; one that it leaves out is the formula that stands for all.
+struct FloatFunctions {
+  using V = llvm::Value*;
+
+  V (*exp)(MathBuilder& m, V x) = nullptr;
+  V (*plus_exp)(MathBuilder& m, V sum, V x) = nullptr;  // as PlusExp, of vectors
+  V (*tanh)(MathBuilder& m, V x) = nullptr;
+  V (*one_plus_tanh)(MathBuilder& m, V x) = nullptr;
+  V (*erf)(MathBuilder& m, V x) = nullptr;
+  V (MathEmitter::*sin_cos)(MathBuilder& m, V x, LoopOpcode op) = nullptr;  // sine or cosine
+  // x * 2^n, rounded once, for |n| below twice the exponent range and x near 1; n as a float and as an
+  // integer.
+  V (*times_power_of_two)(MathBuilder& m, V x, V whole, V n) = nullptr;
+};
+
 class MathEmitter {
  public:
   using V = llvm::Value*;
 
-  // `tables`: the functions may use those of math_tables.cc.
-  MathEmitter(llvm::Module* module, bool tables)
-      : module_(module), on_gpu_(module->getTargetTriple().isNVPTX()), tables_(tables && !on_gpu_) {}
+  static const FloatFunctions kGpuFunctions;    // math_gpu.cc
+  static const FloatFunctions kTableFunctions;  // math_tables.cc
+
+  // `own`: the target's; nullptr where it has none.
+  MathEmitter(llvm::Module* module, const FloatFunctions* own)
+      : module_(module), own_(own == nullptr ? FloatFunctions{} : *own) {}
 
   // A function of ops.def's floating point section that is not a plain instruction, and the inexact
   // divisions of floats. `args` have one type: float, double or a vector of them. nullptr for an op
@@ -40,7 +60,7 @@ class MathEmitter {
   // e^x of floats for x ≤ 16 times 2^ExpBelowShift, within 5 ulp; NaN where x is. Never subnormal where the
   // shift is not 0. Not on a GPU.
   V ShiftedExpBelow(llvm::IRBuilder<>& b, V x);
-  int ExpBelowShift() const { return tables_ ? 0 : kExpBelowScale; }
+  int ExpBelowShift() const { return own_.exp != nullptr ? 0 : kExpBelowScale; }
 
  private:
   // Calls an internal function, made at the first call.
@@ -75,26 +95,8 @@ class MathEmitter {
   Quadrant ReduceWhereLarge(MathBuilder& m, V x, const Quadrant& near, V any, absl::FunctionRef<V()> large);
 
   // math_gpu.cc; of floats
-  V GpuExp(MathBuilder& m, V x);
-  V GpuExp2(MathBuilder& m, V x);  // to 2^-22 of it; results below 2^-126 are 0
-  V GpuTanh(MathBuilder& m, V x);
-  V GpuOnePlusTanh(MathBuilder& m, V x);
   Quadrant GpuReduce(MathBuilder& m, V x);
   V GpuSinCos(MathBuilder& m, V x, LoopOpcode op);
-
-  // math_tables.cc
-  // Whether values of the type are looked up in tables: floats on AVX-512, scalars too, so that a value has
-  // the same bits in a vector and in a loop over what is left.
-  bool HasTables(llvm::Type* type) const;
-  using Function = V (MathEmitter::*)(MathBuilder&, V);
-  // `function`, which takes vectors of sixteen floats, of a scalar or a vector of any length.
-  V InSixteens(MathBuilder& m, V x, Function function);
-  // x * 2^n, rounded once, for |n| below twice the exponent range and x near 1; n as a float and as an
-  // integer.
-  V TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n);
-  V TableExp(MathBuilder& m, V x);
-  V PlusTableExp(MathBuilder& m, V sum, V x);
-  V TableErf(MathBuilder& m, V x);
 
   // math_special.cc
   V Erf(MathBuilder& m, V x);
@@ -112,8 +114,7 @@ class MathEmitter {
   static constexpr double kLargeArgument = 1048576.0;  // from here on sine and cosine reduce with all of 2/pi
 
   llvm::Module* module_;
-  const bool on_gpu_;
-  const bool tables_;
+  const FloatFunctions own_;
   V quadrant_of_ = nullptr;  // sine and cosine of one argument share its reduction
   Quadrant quadrant_;
 };

@@ -153,8 +153,7 @@ V ScaledExpBelow(MathBuilder& m, V x, int more) {
 
 V MathEmitter::Exp(MathBuilder& m, V x) {
   if (m.is_double) return DoubleExp(m, x);
-  if (on_gpu_) return GpuExp(m, x);
-  return HasTables(m.type) ? InSixteens(m, x, &MathEmitter::TableExp) : FloatExp(m, x);
+  return own_.exp != nullptr ? own_.exp(m, x) : FloatExp(m, x);
 }
 
 V MathEmitter::DoubleExp(MathBuilder& m, V x, V x_low, V factor, int shift) {
@@ -170,13 +169,13 @@ V MathEmitter::DoubleExp(MathBuilder& m, V x, V x_low, V factor, int shift) {
 
 V MathEmitter::PlusExp(llvm::IRBuilder<>& b, V sum, V x) {
   MathBuilder m(b, x->getType());
-  if (HasTables(m.type) && m.type->isVectorTy()) return PlusTableExp(m, sum, x);
+  if (own_.plus_exp != nullptr && m.type->isVectorTy()) return own_.plus_exp(m, sum, x);
   const auto [p, power] = ExpParts(m, x, -87.0, 0);  // what is less changes no sum of 1 or more
   return m.Fma(p, power, sum);
 }
 
 V MathEmitter::SoftmaxExp(MathBuilder& m, V x) {
-  if (m.is_double || on_gpu_ || HasTables(m.type)) return Exp(m, x);
+  if (m.is_double || own_.exp != nullptr) return Exp(m, x);
   return m.Mul(ScaledExpBelow(m, x, kExpBelowScale),
                std::ldexp(1.0, -kExpBelowScale));  // rounds to a subnormal number
 }
@@ -194,7 +193,8 @@ V MathEmitter::Exp2(MathBuilder& m, V x) {
   V whole = Nearest(m, clamped, &n);
   V r = m.Mul(m.Sub(clamped, whole), kLn2);
   V p = m.Add(m.Fma(m.Mul(r, r), ExpTail(m, r), r), m.C(1.0));
-  return TimesPowerOfTwo(m, p, whole, n);
+  if (m.is_double || own_.times_power_of_two == nullptr) return Scale(m, p, n);
+  return own_.times_power_of_two(m, p, whole, n);
 }
 
 // e^x - 1 = 2 (2^(n-1) expm1(r) + (2^(n-1) - 1/2))

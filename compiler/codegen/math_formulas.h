@@ -1,9 +1,11 @@
-// Math functions that are one formula on every target, of floats and doubles: see math.h for their accuracy.
-// They are defined with their families, in math_exp_log.cc, math_trig.cc and math_special.cc.
+// Math functions that are formulas of floats and doubles, for every target that has no way of its own: see
+// math.h for their accuracy. They are defined with their families, in math_exp_log.cc, math_trig.cc and
+// math_special.cc.
 //
 // Threads: one. Ownership: borrow the builder.
 #pragma once
 
+#include "absl/functional/function_ref.h"
 #include "compiler/codegen/math_builder.h"
 #include "compiler/ir/ops.h"
 
@@ -23,5 +25,9 @@ V Acos(MathBuilder& m, V x);
 V Atan(MathBuilder& m, V x);
 V Atan2(MathBuilder& m, V y, V x);
 V Fmod(MathBuilder& m, V x, V y);  // of doubles
+
+// erf of floats by parts that targets have ways of their own for: |x| held to 4, where NaN may be anything,
+// and 1 - 2^y to 2^-22 of 1.
+V FloatErf(MathBuilder& m, V x, V magnitude, V bounded, absl::FunctionRef<V(V)> one_less_exp2);
 
 }  // namespace kiln::formulas

@@ -2,6 +2,7 @@
 // element have time for about fifty instructions on each.
 #include "compiler/codegen/math.h"
 #include "compiler/codegen/math_exponent.h"
+#include "compiler/codegen/math_formulas.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
 
 namespace kiln {
@@ -33,11 +34,16 @@ V FastReciprocal(MathBuilder& m, V x) {
   });
 }
 
-}  // namespace
+// To 2^-22 of it; results below 2^-126 are 0.
+V GpuExp2(MathBuilder& m, V x) {
+  return PerLane(m, {x}, [&](llvm::ArrayRef<V> args) {
+    return m.b.CreateIntrinsic(m.b.getFloatTy(), llvm::Intrinsic::nvvm_ex2_approx_ftz, args);
+  });
+}
 
 // 2^n 2^f with n = floor(x log2 e) held to [-126, 126] by a saturating multiplication: beyond that f takes
 // the rest, so that subnormal results, zero and infinity come out of the last product.
-V MathEmitter::GpuExp(MathBuilder& m, V x) {
+V GpuExp(MathBuilder& m, V x) {
   constexpr double kSteps = 252;
   V part = Fma(m, llvm::Intrinsic::nvvm_fma_rn_sat_f, x, m.C(0x1.71547652b82fep+0 / kSteps), m.C(0.5));
   V shifted =
@@ -48,14 +54,8 @@ V MathEmitter::GpuExp(MathBuilder& m, V x) {
   return m.Mul(PowerFrom(m, shifted), GpuExp2(m, f));
 }
 
-V MathEmitter::GpuExp2(MathBuilder& m, V x) {
-  return PerLane(m, {x}, [&](llvm::ArrayRef<V> args) {
-    return m.b.CreateIntrinsic(m.b.getFloatTy(), llvm::Intrinsic::nvvm_ex2_approx_ftz, args);
-  });
-}
-
 // A polynomial near 0, where 1 - 2 / (e^2x + 1) would lose digits.
-V MathEmitter::GpuTanh(MathBuilder& m, V x) {
+V GpuTanh(MathBuilder& m, V x) {
   V a = m.Abs(x);
   V z = m.Mul(a, a);
   V p = m.Poly(z, {0.015612626494026961, -0.05221180274363313, 0.13313116584123866, -0.33332597503701356});
@@ -66,10 +66,24 @@ V MathEmitter::GpuTanh(MathBuilder& m, V x) {
 }
 
 // 2 / (1 + e^-2x): of a large negative x, 1 + tanh(x) would be what tanh(x) errs by.
-V MathEmitter::GpuOnePlusTanh(MathBuilder& m, V x) {
+V GpuOnePlusTanh(MathBuilder& m, V x) {
   V power = GpuExp(m, m.Mul(x, -2.0));
   return m.Mul(FastReciprocal(m, m.Add(power, m.C(1.0))), 2.0);
 }
+
+V GpuErf(MathBuilder& m, V x) {
+  V a = m.Abs(x);
+  return formulas::FloatErf(m, x, a, m.b.CreateMinNum(a, m.C(4.0)),
+                            [&](V power) { return m.Sub(m.C(1.0), GpuExp2(m, power)); });
+}
+
+}  // namespace
+
+const FloatFunctions MathEmitter::kGpuFunctions = {.exp = GpuExp,
+                                                   .tanh = GpuTanh,
+                                                   .one_plus_tanh = GpuOnePlusTanh,
+                                                   .erf = GpuErf,
+                                                   .sin_cos = &MathEmitter::GpuSinCos};
 
 // x = n pi/2 + r. Every part of pi/2 is taken off, so that -0 stays; r of an infinity is NaN.
 MathEmitter::Quadrant MathEmitter::GpuReduce(MathBuilder& m, V x) {

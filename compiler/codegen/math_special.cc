@@ -82,25 +82,28 @@ V MathEmitter::Erf(MathBuilder& m, V x) {
 
 // Two minimax polynomials; the outer one is of log2(1 - erf) / x. What is taken from 1 there is below 0.19,
 // so that 2^-22 of it suffices. NaN takes the inner one, whatever its bound.
-V MathEmitter::FloatErf(MathBuilder& m, V x) {
-  if (HasTables(m.type)) return InSixteens(m, x, &MathEmitter::TableErf);
-  V a = m.Abs(x);
-  V bounded = on_gpu_ ? m.b.CreateMinNum(a, m.C(4.0)) : m.Min(m.C(4.0), a);
+V formulas::FloatErf(MathBuilder& m, V x, V magnitude, V bounded, absl::FunctionRef<V(V)> one_less_exp2) {
   V q = m.Poly(bounded, {0.0003083752662796532, -0.004635392559181439, 0.03301420661633709,
                          -0.15184660391751706, -0.9171584326792741, -1.6280988721996477});
   V power = m.Mul(q, bounded);
-  V outer = on_gpu_ ? m.Sub(m.C(1.0), GpuExp2(m, power)) : OneLessExp2(m, power);
+  V outer = one_less_exp2(power);
   V p = m.Poly(m.Mul(x, x),
                {-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1});
   V inner = m.Fma(p, x, x);
-  return m.Sel(m.Gt(a, m.C(0.927734375)), m.CopySign(outer, x), inner);
+  return m.Sel(m.Gt(magnitude, m.C(0.927734375)), m.CopySign(outer, x), inner);
+}
+
+V MathEmitter::FloatErf(MathBuilder& m, V x) {
+  if (own_.erf != nullptr) return own_.erf(m, x);
+  V a = m.Abs(x);
+  return formulas::FloatErf(m, x, a, m.Min(m.C(4.0), a), [&](V power) { return OneLessExp2(m, power); });
 }
 
 // Q + x P over Q, where erf(x) is nearly x P / Q with P and Q in x²: minimax on [0, 4] by 2^-25, then moved
 // by some last places so that 4 P = Q at 4, without rounding. From there on the result is 0 or 2.
 V MathEmitter::OnePlusErf(MathBuilder& m, V x) {
   if (m.is_double) return m.Add(m.C(1.0), Erf(m, x));
-  if (on_gpu_ || HasTables(m.type)) return m.Add(m.C(1.0), FloatErf(m, x));
+  if (own_.erf != nullptr) return m.Add(m.C(1.0), own_.erf(m, x));
   V clamped = m.Clamp(x, -4.0, 4.0);
   V z = m.Mul(clamped, clamped);
   V p = m.Poly(z, {1.9867829905706458e-6, 2.8456695144996047e-4, 3.88337136246264e-3, 5.310181900858879e-2,
@@ -112,7 +115,7 @@ V MathEmitter::OnePlusErf(MathBuilder& m, V x) {
 
 // 1 + tanh(x) = 2 / (1 + e^-2x)
 V MathEmitter::OnePlusTanh(MathBuilder& m, V x) {
-  if (on_gpu_ && !m.is_double) return GpuOnePlusTanh(m, x);
+  if (own_.one_plus_tanh != nullptr && !m.is_double) return own_.one_plus_tanh(m, x);
   return m.Div(m.C(2.0), m.Add(m.C(1.0), Exp(m, m.Mul(x, -2.0))));
 }
 

@@ -75,35 +75,33 @@ V ScaledByPower(MathBuilder& m, V x, V power) {  // x * 2^floor(power), rounded 
       llvm::ArrayRef<V>{x, power, x, m.b.getInt16(0xFFFF), m.b.getInt32(kCurrentRounding)});
 }
 
-}  // namespace
-
-bool MathEmitter::HasTables(llvm::Type* type) const { return tables_ && type->getScalarType()->isFloatTy(); }
-
-V MathEmitter::InSixteens(MathBuilder& m, V x, Function function) {
+// `function`, which takes vectors of sixteen, of a scalar or a vector of any length, so that a value has the
+// same bits in a vector and in a loop over what is left.
+V InSixteens(MathBuilder& m, V x, V (*function)(MathBuilder&, V)) {
   constexpr unsigned kLanes = 16;
   auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(m.type);
   const unsigned lanes = vector == nullptr ? 1 : vector->getNumElements();
-  if (vector != nullptr && lanes == kLanes) return (this->*function)(m, x);
+  if (vector != nullptr && lanes == kLanes) return function(m, x);
   llvm::IRBuilder<>& b = m.b;
   MathBuilder sixteen(b, llvm::FixedVectorType::get(b.getFloatTy(), kLanes));
   if (vector == nullptr) {
     V first = b.CreateInsertElement(llvm::Constant::getNullValue(sixteen.type), x, uint64_t{0});
-    return b.CreateExtractElement((this->*function)(sixteen, first), uint64_t{0});
+    return b.CreateExtractElement(function(sixteen, first), uint64_t{0});
   }
   llvm::SmallVector<V, 4> parts;
   for (unsigned first = 0; first < lanes; first += kLanes) {
     llvm::SmallVector<int, kLanes> taken;
     for (unsigned lane = 0; lane < kLanes; ++lane) taken.push_back(std::min(first + lane, lanes - 1));
-    parts.push_back((this->*function)(sixteen, b.CreateShuffleVector(x, taken)));
+    parts.push_back(function(sixteen, b.CreateShuffleVector(x, taken)));
   }
   llvm::SmallVector<int, 64> kept;
   for (unsigned lane = 0; lane < lanes; ++lane) kept.push_back(lane);
   return b.CreateShuffleVector(llvm::concatenateVectors(b, parts), kept);
 }
 
-V MathEmitter::TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n) {
+V TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n) {
   auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(m.type);
-  const bool whole_register = HasTables(m.type) && vector != nullptr && vector->getNumElements() == 16;
+  const bool whole_register = vector != nullptr && vector->getNumElements() == 16;
   return whole_register ? ScaledByPower(m, x, whole) : Scale(m, x, n);
 }
 
@@ -112,7 +110,7 @@ V MathEmitter::TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n) {
 // result is, and any |r| < 2 will do, of which the polynomial stays above 0: clearing the exponent's first
 // bit gives that, leaves a small r as it is and, unlike minimum and maximum, does not wait for the
 // multipliers.
-V MathEmitter::TableExp(MathBuilder& m, V x) {
+V ExpOfSixteen(MathBuilder& m, V x) {
   const V magic = m.C(kStepMagic);
   V shifted = m.Fma(x, m.C(MathBuilder::kLog2E), magic);
   V steps = m.Sub(shifted, magic);
@@ -127,7 +125,7 @@ V MathEmitter::TableExp(MathBuilder& m, V x) {
 // x log2(e) = n + i/32 + r with 0 ≤ r < 1/32: 2^n 2^(i/32) 2^r. That product is rounded, which costs half its
 // last place times e^x, less than 2^-25. Added to `magic` and rounded down it has i in its lowest bits;
 // `reduce` gives r, 0 for an infinity.
-V MathEmitter::PlusTableExp(MathBuilder& m, V sum, V x) {
+V PlusTableExp(MathBuilder& m, V sum, V x) {
   constexpr int kDown = 9, kStepsDown = (5 << 4) | 1;  // rounding; of how many bits below 1
   V z = m.Mul(x, MathBuilder::kLog2E);
   V shifted = m.b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_add_ps_512, llvm::ArrayRef<llvm::Type*>{},
@@ -140,7 +138,7 @@ V MathEmitter::PlusTableExp(MathBuilder& m, V sum, V x) {
 }
 
 // A polynomial of the fifth degree of the interval's own.
-V MathEmitter::TableErf(MathBuilder& m, V x) {
+V ErfOfSixteen(MathBuilder& m, V x) {
   V a = m.Abs(x);
   V bounded = m.Sel(m.Gt(a, m.C(kErfEnd)), m.C(kErfEnd), a);  // NaN passes
   V shifted = m.Fma(bounded, m.C(kErfStepInverse), Magic(m));
@@ -151,5 +149,13 @@ V MathEmitter::TableErf(MathBuilder& m, V x) {
   for (int k = 4; k >= 0; --k) p = m.Fma(p, t, LookUp(m, kErfTerms[k], number));
   return m.CopySign(p, x);
 }
+
+V TableExp(MathBuilder& m, V x) { return InSixteens(m, x, ExpOfSixteen); }
+V TableErf(MathBuilder& m, V x) { return InSixteens(m, x, ErfOfSixteen); }
+
+}  // namespace
+
+const FloatFunctions MathEmitter::kTableFunctions = {
+    .exp = TableExp, .plus_exp = PlusTableExp, .erf = TableErf, .times_power_of_two = TimesPowerOfTwo};
 
 }  // namespace kiln

@@ -160,7 +160,8 @@ MathEmitter::Quadrant MathEmitter::ReduceWhereLarge(MathBuilder& m, V x, const Q
 }
 
 V MathEmitter::SinCos(MathBuilder& m, V x, LoopOpcode op) {
-  if (on_gpu_ && !m.is_double && op != LoopOpcode::kTan) return GpuSinCos(m, x, op);
+  if (own_.sin_cos != nullptr && !m.is_double && op != LoopOpcode::kTan)
+    return (this->*own_.sin_cos)(m, x, op);
   llvm::IRBuilder<>& b = m.b;
   V n;
   V whole = Nearest(m, m.Mul(x, kTwoOverPi), &n);
@@ -186,8 +187,7 @@ V MathEmitter::SinCos(MathBuilder& m, V x, LoopOpcode op) {
   n = quadrant.n;
 
   V z = m.Mul(r, r);
-  V sine;
-  V cosine;
+  V sine, cosine;
   if (m.is_double) {
     V s = m.Poly(z, {1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06,
                      -1.98412698298579493134e-04, 8.33333333332248946124e-03, -1.66666666666666324348e-01});

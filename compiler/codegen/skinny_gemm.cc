@@ -477,7 +477,7 @@ class SkinnyEmitter {
       case v1::ACTIVATION_GELU_TANH: {
         const double scale = 0.7978845608028654;  // sqrt(2 / pi)
         Value* inner = m.Mul(x, m.Fma(m.Mul(x, x), m.C(scale * 0.044715), m.C(scale)));
-        Value* tanh = MathEmitter(&module_, /*tables=*/false).Emit(b_, LoopOpcode::kTanh, {inner});
+        Value* tanh = MathEmitter(&module_, &MathEmitter::kGpuFunctions).Emit(b_, LoopOpcode::kTanh, {inner});
         return m.Mul(m.Mul(x, 0.5), m.Add(m.C(1), tanh));
       }
       default: return x;

@@ -1,5 +1,6 @@
 #include "compiler/codegen/target_operations.h"
 
+#include "compiler/codegen/math.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
 
 namespace kiln {
@@ -15,6 +16,7 @@ namespace {
 constexpr TargetOperations kThreadOperations = {
     .name = "nvptx",
     .maximum_bits = 32,
+    .float_functions = &MathEmitter::kGpuFunctions,
     .converts_bf16 = true,
     .high_product = llvm::Intrinsic::nvvm_mulhi_ui,
 };

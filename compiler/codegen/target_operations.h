@@ -15,6 +15,8 @@
 
 namespace kiln {
 
+struct FloatFunctions;
+
 enum class Relocation { kDone, kUnknown, kTooFar };
 
 struct TargetOperations {
@@ -25,8 +27,8 @@ struct TargetOperations {
   // Of two registers of F32: b where it is beyond a, else a; so a where b is NaN, and b where a is.
   llvm::Value* (*beyond)(llvm::IRBuilder<>& b, llvm::Value* x, llvm::Value* y, bool maximum) = nullptr;
   bool gathers = false;          // and scatters, of elements of 4 and 8 bytes: llvm.masked.gather
-  bool table_functions = false;  // math_tables.cc
-  bool converts_bf16 = false;    // from and to F32
+  const FloatFunctions* float_functions = nullptr;  // in ways of its own: math.h
+  bool converts_bf16 = false;                       // from and to F32
   llvm::Intrinsic::ID high_product = llvm::Intrinsic::not_intrinsic;  // the high word of a product of words
   llvm::Intrinsic::ID stream_fence = llvm::Intrinsic::not_intrinsic;  // orders nontemporal stores
 

@@ -1,4 +1,5 @@
 // The rows of x86: AVX2 and AVX-512.
+#include "compiler/codegen/math.h"
 #include "compiler/codegen/target_operations.h"
 #include "llvm/BinaryFormat/ELF.h"
 #include "llvm/IR/IntrinsicsX86.h"
@@ -58,7 +59,7 @@ extern const TargetOperations kAvx512Operations = {
     .name = "x86",
     .beyond = BeyondAvx512,
     .gathers = true,
-    .table_functions = true,
+    .float_functions = &MathEmitter::kTableFunctions,
     .stream_fence = llvm::Intrinsic::x86_sse_sfence,
     .initialize = InitializeX86,
     .cpu = "x86-64",
