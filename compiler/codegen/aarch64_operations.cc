@@ -56,9 +56,8 @@ Relocation RelocateAArch64(uint64_t type, int64_t distance, uint32_t* word) {
 extern const TargetOperations kNeonOperations = {
     .name = "aarch64",
     .maximum_bits = 64,
-    .initialize = InitializeAArch64,
-    .cpu = "generic",
-    .code_model = llvm::CodeModel::Tiny,
+    .vectors = true,
+    .llvm_target = {.initialize = InitializeAArch64, .cpu = "generic", .code_model = llvm::CodeModel::Tiny},
     .elf_machine = llvm::ELF::EM_AARCH64,
     .relocate = RelocateAArch64,
 };

@@ -13,7 +13,6 @@ KernelContext::KernelContext(const v1::Kernel& kernel, const VectorTarget& targe
       operations(OperationsOf(target.instructions)),
       facts(kernel),
       module(module),
-      on_gpu(module->getTargetTriple().isNVPTX()),
       b(module->getContext()),
       math(module, operations.float_functions) {
   for (const StageFacts& stage : facts.stages()) stages.push_back({stage, {}});

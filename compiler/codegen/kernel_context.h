@@ -45,7 +45,6 @@ struct KernelContext {
   const TargetOperations& operations;
   const KernelFacts facts;
   llvm::Module* const module;
-  const bool on_gpu;
   LoopBuilder b;
   MathEmitter math;
   absl::Status status;

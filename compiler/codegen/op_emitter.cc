@@ -247,10 +247,11 @@ llvm::Value* OpEmitter::Bool(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {
 // Whether a lane's index is, or is not, a number that all lanes share. How far behind a short loop's begin
 // the number lies is known before the loop, less each lane's own number, and compared with how far the loop
 // has come; in a long one it is found at each iteration which lane it is. In 32 bits. nullptr: op is
-// something else.
+// something else, or lanes are no vector.
 llvm::Value* OpEmitter::ComparePosition(const v1::LoopOp& op) {
   const auto opcode = static_cast<LoopOpcode>(op.op());
-  if (k_.on_gpu || at_.lanes == 1 || (opcode != LoopOpcode::kEq && opcode != LoopOpcode::kNe)) return nullptr;
+  if (!k_.operations.vectors || at_.lanes == 1) return nullptr;
+  if (opcode != LoopOpcode::kEq && opcode != LoopOpcode::kNe) return nullptr;
   for (int k = 0; k < 2; ++k) {
     const v1::LoopOp& position = k_.facts.op(op.args(k));
     const LaneValue other = at_.values[op.args(1 - k)];

@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const VectorTarget&
   auto state = std::make_unique<State>();
   state->target = target;
   state->operations = &OperationsOf(target.instructions);
-  state->operations->initialize();
+  state->operations->llvm_target.initialize();
   const llvm::Triple triple(target.triple);
   std::string error;
   const llvm::Target* llvm_target = llvm::TargetRegistry::lookupTarget(triple, error);
@@ -65,8 +65,8 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const VectorTarget&
   llvm::TargetOptions options;
   options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
   state->machine.reset(llvm_target->createTargetMachine(
-      triple, state->operations->cpu, target.features, options, llvm::Reloc::PIC_,
-      state->operations->code_model, llvm::CodeGenOptLevel::Default));
+      triple, state->operations->llvm_target.cpu, target.features, options, llvm::Reloc::PIC_,
+      state->operations->llvm_target.code_model, llvm::CodeGenOptLevel::Default));
   if (state->machine == nullptr) return state->Broken("no target machine");
   state->library = std::make_unique<llvm::TargetLibraryInfoImpl>(triple);
   state->library->disableAllFunctions();
@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const VectorTarget&
   passes.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(loop_passes), /*UseMemorySSA=*/true));
   passes.addPass(llvm::EarlyCSEPass(/*UseMemorySSA=*/true));
   passes.addPass(llvm::DCEPass());
-  if (state->operations->constants_from_memory) passes.addPass(ConstantLoadsPass());
+  if (state->operations->llvm_target.constants_from_memory) passes.addPass(ConstantLoadsPass());
   state->pipeline.addPass(llvm::createModuleToFunctionPassAdaptor(std::move(passes)));
   return std::unique_ptr<Optimizer>(new Optimizer(std::move(state)));
 }
@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const VectorTarget&
 void Optimizer::Prepare(llvm::Module* module) const {
   module->setTargetTriple(state_->machine->getTargetTriple());
   module->setDataLayout(state_->machine->createDataLayout());
-  const char* width = state_->operations->vector_bits;
+  const char* width = state_->operations->llvm_target.vector_bits;
   for (llvm::Function& function : *module) {
     if (function.isDeclaration()) continue;
     function.setDSOLocal(true);
@@ -109,7 +109,7 @@ void Optimizer::Prepare(llvm::Module* module) const {
       function.addFnAttr("prefer-vector-width", width);
       function.addFnAttr("min-legal-vector-width", width);
     }
-    function.addFnAttr("target-cpu", state_->operations->cpu);
+    function.addFnAttr("target-cpu", state_->operations->llvm_target.cpu);
     function.addFnAttr("target-features", state_->target.features);
   }
 }

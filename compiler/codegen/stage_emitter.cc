@@ -60,10 +60,10 @@ void StageEmitter::Ops(const StageInfo& info) {
   }
 }
 
-// On a GPU all loads stand before the first branch of a function's (sines of large arguments), so that they
-// are in flight at once.
+// Where instructions are issued in order, all loads stand before the first branch of a function's (sines of
+// large arguments), so that they are in flight at once.
 bool StageEmitter::MayLoadFirst(const v1::LoopOp& op) const {
-  return k_.on_gpu && op.args_size() == 0 && k_.facts.IsSourceLoad(op);
+  return k_.operations.issues_in_order && op.args_size() == 0 && k_.facts.IsSourceLoad(op);
 }
 
 // Of an op that nothing asks for, nothing.

@@ -19,6 +19,15 @@ struct FloatFunctions;
 
 enum class Relocation { kDone, kUnknown, kTooFar };
 
+// What LLVM is told.
+struct LlvmTarget {
+  void (*initialize)() = nullptr;  // once; any thread
+  const char* cpu = "";
+  llvm::CodeModel::Model code_model = llvm::CodeModel::Small;
+  const char* vector_bits = nullptr;   // of registers, where a function has to say that it uses them whole
+  bool constants_from_memory = false;  // constant_loads.h
+};
+
 struct TargetOperations {
   absl::string_view name;  // of the back-end
 
@@ -26,18 +35,15 @@ struct TargetOperations {
   unsigned maximum_bits = 0;
   // Of two registers of F32: b where it is beyond a, else a; so a where b is NaN, and b where a is.
   llvm::Value* (*beyond)(llvm::IRBuilder<>& b, llvm::Value* x, llvm::Value* y, bool maximum) = nullptr;
+  bool vectors = false;          // a register holds many lanes; else each is computed by itself
+  bool issues_in_order = false;  // what stands behind a branch does not start before it
   bool gathers = false;          // and scatters, of elements of 4 and 8 bytes: llvm.masked.gather
-  const FloatFunctions* float_functions = nullptr;  // in ways of its own: math.h
-  bool converts_bf16 = false;                       // from and to F32
+  const FloatFunctions* float_functions = nullptr;                    // in ways of its own: math.h
+  bool converts_bf16 = false;                                         // from and to F32
   llvm::Intrinsic::ID high_product = llvm::Intrinsic::not_intrinsic;  // the high word of a product of words
   llvm::Intrinsic::ID stream_fence = llvm::Intrinsic::not_intrinsic;  // orders nontemporal stores
 
-  // For LLVM; a GPU's back-end has its own.
-  void (*initialize)() = nullptr;  // once; any thread
-  const char* cpu = "";
-  llvm::CodeModel::Model code_model = llvm::CodeModel::Small;
-  const char* vector_bits = nullptr;   // of registers, where a function has to say that it uses them whole
-  bool constants_from_memory = false;  // constant_loads.h
+  LlvmTarget llvm_target;  // a GPU's back-end has its own
 
   // For objects: the ELF number of the architecture, and the kinds of relocation that are a distance from the
   // place that is patched, in a word of 32 bits.

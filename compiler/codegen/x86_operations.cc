@@ -46,11 +46,12 @@ Relocation RelocateX86(uint64_t type, int64_t distance, uint32_t* word) {
 extern const TargetOperations kAvx2Operations = {
     .name = "x86",
     .beyond = BeyondAvx2,
+    .vectors = true,
     .stream_fence = llvm::Intrinsic::x86_sse_sfence,
-    .initialize = InitializeX86,
-    .cpu = "x86-64",
-    .vector_bits = "256",
-    .constants_from_memory = true,
+    .llvm_target = {.initialize = InitializeX86,
+                    .cpu = "x86-64",
+                    .vector_bits = "256",
+                    .constants_from_memory = true},
     .elf_machine = llvm::ELF::EM_X86_64,
     .relocate = RelocateX86,
 };
@@ -58,12 +59,11 @@ extern const TargetOperations kAvx2Operations = {
 extern const TargetOperations kAvx512Operations = {
     .name = "x86",
     .beyond = BeyondAvx512,
+    .vectors = true,
     .gathers = true,
     .float_functions = &MathEmitter::kTableFunctions,
     .stream_fence = llvm::Intrinsic::x86_sse_sfence,
-    .initialize = InitializeX86,
-    .cpu = "x86-64",
-    .vector_bits = "512",
+    .llvm_target = {.initialize = InitializeX86, .cpu = "x86-64", .vector_bits = "512"},
     .elf_machine = llvm::ELF::EM_X86_64,
     .relocate = RelocateX86,
 };
