@@ -50,6 +50,22 @@ bool PaysGemmByOnednn(const Graph& graph, const Gemm& gemm, const Machine& machi
 
 constexpr Row<Gemm> kGemms[] = {{Implementation::kOnednn, CanGemmByOnednn, PaysGemmByOnednn}};
 
+// Of 16-bit numbers on a GPU; what is added is padded with the rows.
+bool CanPadRows(const Graph& graph, const Gemm& gemm) {
+  const TensorType& type = graph.type(gemm.d);
+  return gemm.is_plain() && IsGpu(type.device) && IsHalf(type.dtype) && HasOneDType(graph, gemm) &&
+         (gemm.c == kNoValue || AddsRow(graph, gemm));
+}
+
+bool PaysPaddedRows(const Graph& graph, const Gemm& gemm, const Machine& machine) {
+  const auto rows = graph.exprs.AsConst(gemm.rows), columns = graph.exprs.AsConst(gemm.columns),
+             summed = graph.exprs.AsConst(gemm.summed);
+  if (!rows || !columns || !summed) return false;
+  const auto is_padded = [](int64_t size) { return size % kPaddedElements == 0; };
+  if (is_padded(*rows) && is_padded(*columns) && is_padded(*summed)) return false;
+  return cost::PaysPaddedGemm(machine, *rows, *columns, *summed);
+}
+
 // ---- convolutions
 
 v1::DeviceType DeviceOf(const Graph& graph, const Convolution& convolution) {
@@ -150,6 +166,19 @@ Implementation Choose(const Graph& graph, const Convolution& convolution, const 
 
 Implementation Choose(const Graph& graph, const Attention& attention, const Machine& machine) {
   return First<Attention>(kAttentions, graph, attention, machine);
+}
+
+// Of cuBLASLt's epilogues. That of GELU is four times as far from the exact value in F32 as eager's (6e-6 at
+// values of 4), so it is for factors that may be rounded.
+bool Activates(const Graph& graph, const Gemm& gemm, Gemm::Activation activation, bool tf32) {
+  const TensorType& type = graph.type(gemm.d);
+  if (!gemm.is_plain() || !IsGpu(type.device)) return false;
+  if (gemm.c != kNoValue && !AddsBias(graph, gemm)) return false;
+  return IsHalf(type.dtype) || (type.dtype == v1::F32 && (tf32 || activation == Gemm::Activation::kRelu));
+}
+
+bool WantsPaddedRows(const Graph& graph, const Gemm& gemm, const Machine& machine) {
+  return CanPadRows(graph, gemm) && PaysPaddedRows(graph, gemm, machine);
 }
 
 bool CanTrainChannelsLastOnCpu(const Graph& graph, const Convolution& convolution) {

@@ -1,10 +1,11 @@
-// Who computes a gemm, a convolution, attention: the one seam where that is chosen.
+// Who computes a gemm, a convolution, attention, and how a library is called: the one seam where that is
+// chosen.
 //
 // Each alternative to the library that ATen takes is a row of a table (choice.cc): what it can compute, and
 // whether the cost model says that it pays. The first row that can and pays is taken; where none is, the
 // library is. What the library then does on a GPU, by which plan of cuBLASLt or cuDNN, max-autotune measures.
-// Passes rewrite nodes as is chosen here. How a library is called (rows that are padded, groups of channels)
-// and who computes anything else, passes and lowering ask the cost model.
+// Passes and lowering rewrite nodes as is chosen here; they themselves see whether the graph around a node
+// lets them. Who computes anything else, they ask the cost model.
 //
 // Pure functions of graph and machine: no hint and no measurement. Errors: none; where a size that matters is
 // not known, the library is taken.
@@ -27,6 +28,15 @@ enum class Implementation {
 Implementation Choose(const Graph& graph, const Gemm& gemm, const Machine& machine);
 Implementation Choose(const Graph& graph, const Convolution& convolution, const Machine& machine);
 Implementation Choose(const Graph& graph, const Attention& attention, const Machine& machine);
+
+// ---- how the library is called that computes a gemm
+
+// It does the activation of the sum in the gemm's own kernel, as cuBLASLt does. `tf32`: factors may be
+// rounded.
+bool Activates(const Graph& graph, const Gemm& gemm, Gemm::Activation activation, bool tf32);
+// Its matrices are best padded with zeros to rows of whole 16 bytes. All its sizes are known then.
+bool WantsPaddedRows(const Graph& graph, const Gemm& gemm, const Machine& machine);
+inline constexpr int64_t kPaddedElements = 8;  // of 16 bits
 
 // ---- the layout of a convolution's images
 

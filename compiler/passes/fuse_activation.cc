@@ -7,14 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "compiler/library/gemm.h"
+#include "compiler/library/choice.h"
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/dead_code.h"
 #include "compiler/passes/graph_builder.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/types.h"
 #include "compiler/support/status_macros.h"
-#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -241,11 +240,10 @@ class ActivationFuser {
     }
     if (matrix == kNoValue || producers_[matrix] < 0 || (matrix != x && uses_[matrix] != 1)) return;
     const std::optional<Gemm> gemm = GemmOf(graph_, graph_.nodes[producers_[matrix]]);
-    if (!gemm || !gemm->is_plain()) return;
+    if (!gemm || !Activates(graph_, *gemm, kind, tf32_)) return;
     const TensorType &from = graph_.type(x), &to = graph_.type(result);
-    if (!IsGpu(from.device) || from.dtype != to.dtype || !SameLayout(graph_.exprs, from, to)) return;
-    if (!IsHalf(from.dtype) && (from.dtype != v1::F32 || (kind == Kind::kGeluTanh && !tf32_))) return;
-    if (gemm->c != kNoValue ? !AddsBias(graph_, *gemm) : !HasARowInMemory(gemm->b)) return;
+    if (from.dtype != to.dtype || !SameLayout(graph_.exprs, from, to)) return;
+    if (gemm->c == kNoValue && !HasARowInMemory(gemm->b)) return;
     fused_[producers_[matrix]] = {*gemm, kind};
     replacement_[result] = x;
   }

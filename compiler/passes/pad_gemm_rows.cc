@@ -6,20 +6,16 @@
 #include <utility>
 #include <vector>
 
-#include "compiler/library/gemm.h"
+#include "compiler/library/choice.h"
 #include "compiler/passes/graph_builder.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/pinned_layouts.h"
 #include "compiler/support/status_macros.h"
-#include "compiler/target/cost_model.h"
-#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
 
-constexpr int64_t kElements = 8;  // of F16 and BF16 in 16 bytes
-
-int64_t Missing(int64_t size) { return (kElements - size % kElements) % kElements; }
+int64_t Missing(int64_t size) { return (kPaddedElements - size % kPaddedElements) % kPaddedElements; }
 
 struct Sizes {
   int64_t rows, columns, summed;
@@ -38,7 +34,7 @@ class GemmPadder {
   absl::Status Run() {
     for (const GraphNode& node : before_) {
       const std::optional<Gemm> gemm = GemmOf(graph_, node);
-      const std::optional<Sizes> sizes = gemm ? Unaligned(*gemm) : std::nullopt;
+      const std::optional<Sizes> sizes = gemm ? Unpadded(*gemm) : std::nullopt;
       if (!sizes) {
         nodes_.push_back(node);
         continue;
@@ -59,21 +55,11 @@ class GemmPadder {
   }
 
  private:
-  // Of a gemm that is worth padding.
-  std::optional<Sizes> Unaligned(const Gemm& gemm) const {
-    const TensorType& type = graph_.type(gemm.d);
-    if (!gemm.is_plain() || pinned_[gemm.d] || !IsGpu(type.device) || !IsHalf(type.dtype) ||
-        !HasOneDType(graph_, gemm)) {
-      return std::nullopt;
-    }
-    const auto rows = graph_.exprs.AsConst(gemm.rows), summed = graph_.exprs.AsConst(gemm.summed),
-               columns = graph_.exprs.AsConst(gemm.columns);
-    if (!rows || !summed || !columns || Missing(*rows) + Missing(*summed) + Missing(*columns) == 0 ||
-        !cost::PaysPaddedGemm(machine_, *rows, *columns, *summed)) {
-      return std::nullopt;
-    }
-    if (gemm.c != kNoValue && !AddsRow(graph_, gemm)) return std::nullopt;
-    return Sizes{*rows, *columns, *summed};
+  // Of a gemm that is to be padded.
+  std::optional<Sizes> Unpadded(const Gemm& gemm) const {
+    if (pinned_[gemm.d] || !WantsPaddedRows(graph_, gemm, machine_)) return std::nullopt;
+    const ExprPool& exprs = graph_.exprs;
+    return Sizes{*exprs.AsConst(gemm.rows), *exprs.AsConst(gemm.columns), *exprs.AsConst(gemm.summed)};
   }
 
   Value PaddedGemm(GraphBuilder& b, const GraphNode& node, const Gemm& gemm, const Sizes& sizes) {

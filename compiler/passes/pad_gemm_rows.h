@@ -1,6 +1,7 @@
-// Pass: pads the matrices of large F16 and BF16 gemms on a GPU to rows of whole 16 bytes, and cuts the
-// result: the libraries' fast kernels read and write nothing narrower (a vocabulary of 50,257 makes a gemm
-// six times as slow). Zeros in the summed dimension add nothing. Runs after FuseBias. Errors: none.
+// Pass: pads the matrices of gemms that want it (library/choice: large ones of F16 and BF16 on a GPU) to rows
+// of whole 16 bytes, and cuts the result: the libraries' fast kernels read and write nothing narrower (a
+// vocabulary of 50,257 makes a gemm six times as slow). Zeros in the summed dimension add nothing. Runs after
+// FuseBias. Errors: none.
 #pragma once
 
 #include "absl/status/status.h"

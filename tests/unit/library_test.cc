@@ -474,6 +474,56 @@ TEST(Choose, AnotherLibraryForAGemm) {
   }
 }
 
+TEST(Choose, TheLibrarysActivationOfAGemm) {
+  struct Case {
+    const char* what;
+    Gemm::Activation activation = Gemm::Activation::kGeluTanh;
+    bool tf32 = true;
+    v1::DType dtype = v1::F32;
+    v1::DeviceType device = v1::CUDA;
+    Op target = Op::kAddmm;
+    bool row = true;
+  };
+  constexpr Gemm::Activation kRelu = Gemm::Activation::kRelu, kGelu = Gemm::Activation::kGeluTanh;
+  for (const Case& c : {Case{"all"}, Case{"all", kRelu, false}, Case{"all", kGelu, false, v1::BF16},
+                        Case{"rounded factors", kGelu, false}, Case{"no F64", kRelu, true, v1::F64},
+                        Case{"a GPU", kRelu, true, v1::F32, v1::CPU},
+                        Case{"a plain gemm", kRelu, true, v1::F32, v1::CUDA, Op::kAddmmActivation},
+                        Case{"a bias", kRelu, true, v1::F32, v1::CUDA, Op::kAddmm, false}}) {
+    Maker m;
+    const ValueId a = m.Input({8, 5}, c.dtype), b = m.Input({5, 4}, c.dtype),
+                  row = m.Input(c.row ? std::vector<int64_t>{4} : std::vector<int64_t>{8, 4}, c.dtype);
+    m.Node(std::string(NameOf(c.target)), GemmArguments(c.target, {.a = a, .b = b, .c = row}),
+           m.Type({8, 4}, c.dtype));
+    MoveTo(m, c.device);
+    const Gemm gemm = *GemmOf(m.graph, m.graph.nodes[0]);
+    EXPECT_EQ(Activates(m.graph, gemm, c.activation, c.tf32), std::string(c.what) == "all") << c.what;
+  }
+}
+
+TEST(Choose, PaddedRowsForAGemm) {
+  struct Case {
+    const char* what;
+    int64_t rows = 1024, columns = 2049;
+    v1::DType dtype = v1::BF16;
+    v1::DeviceType device = v1::CUDA;
+    bool row = true;
+  };
+  for (const Case& c : {Case{"all"}, Case{"work", 256}, Case{"bytes that are missing", 1024, 2048},
+                        Case{"16 bits", 1024, 2049, v1::F32}, Case{"a GPU", 1024, 2049, v1::BF16, v1::CPU},
+                        Case{"a row that is added", 1024, 2049, v1::BF16, v1::CUDA, false}}) {
+    Maker m;
+    const ValueId a = m.Input({c.rows, 1024}, c.dtype), b = m.Input({1024, c.columns}, c.dtype);
+    const std::vector<int64_t> row = {c.columns}, all = {c.rows, c.columns};
+    const ValueId added = m.Input(c.row ? row : all, c.dtype);
+    m.Node("aten.addmm.default", GemmArguments(Op::kAddmm, {.a = a, .b = b, .c = added}),
+           m.Type(all, c.dtype));
+    MoveTo(m, c.device);
+    const Gemm gemm = *GemmOf(m.graph, m.graph.nodes[0]);
+    EXPECT_EQ(WantsPaddedRows(m.graph, gemm, Machine()), std::string(c.what) == "all") << c.what;
+  }
+}
+
 TEST(Choose, AKernelOrAGemmForAConvolution) {
   struct Case {
     Implementation chosen;
