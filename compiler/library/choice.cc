@@ -76,6 +76,8 @@ bool CanConvolveByKernel(const Graph& graph, const Convolution& convolution) {
   return IsGpu(DeviceOf(graph, convolution)) && IsWindowPerChannel(graph, convolution);
 }
 
+bool PaysAlways(const Graph&, const Convolution&, const Machine&) { return true; }
+
 bool PaysConvolutionByKernel(const Graph& graph, const Convolution& convolution, const Machine& machine) {
   const TensorType& weight = graph.type(convolution.weight);
   return cost::PaysUnrolledWindow(machine, *graph.exprs.AsConst(weight.sizes[2]),
@@ -99,9 +101,21 @@ bool PaysConvolutionByGemm(const Graph& graph, const Convolution& convolution, c
   return cost::PaysConv1x1AsGemm(machine, sizes);
 }
 
+// Windows that neither overlap nor leave a gap; the runtime has no such gemm of F64. Windows that are not
+// known may cut patches: lowering refuses them.
+bool CanConvolvePatches(const Graph& graph, const Convolution& convolution) {
+  if (convolution.gradients) return false;
+  const TensorType& type = graph.type(convolution.result);
+  if (!IsGpu(type.device) || type.dtype == v1::F64) return false;
+  if (type.rank() != 4 || !IsOfImages(graph, convolution)) return false;
+  const std::optional<Window> window = WindowOf(graph, convolution);
+  return convolution.is_ungrouped() && (!window || window->cuts_patches());
+}
+
 constexpr Row<Convolution> kConvolutions[] = {
     {Implementation::kKernel, CanConvolveByKernel, PaysConvolutionByKernel},
     {Implementation::kGemm, CanConvolveByGemm, PaysConvolutionByGemm},
+    {Implementation::kPatches, CanConvolvePatches, PaysAlways},
 };
 
 // ---- attention

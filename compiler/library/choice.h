@@ -23,6 +23,7 @@ enum class Implementation {
   kOnednn,   // a gemm of a CPU, instead of MKL
   kGemm,     // a convolution of single points as one gemm; attention as two and a softmax
   kKernel,   // a loop of our own, which fuses with what follows
+  kPatches,  // a convolution of single points over patches of the image: a gemm of the library's
 };
 
 Implementation Choose(const Graph& graph, const Gemm& gemm, const Machine& machine);

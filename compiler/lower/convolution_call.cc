@@ -76,15 +76,6 @@ absl::Status LowerWindowPerChannel(LoweringContext& context, const GraphNode& no
   return context.status();
 }
 
-// Windows that neither overlap nor leave a gap cut the image into patches.
-absl::StatusOr<bool> CutsPatches(LoweringContext& context, const Convolution& convolution,
-                                 const TensorType& type) {
-  if (type.rank() != 4 || type.dtype == v1::F64 || !IsOfImages(context.graph(), convolution)) return false;
-  if (!convolution.is_ungrouped()) return false;
-  KILN_ASSIGN_OR_RETURN(const Window window, KnownWindow(context, convolution));
-  return window.cuts_patches();
-}
-
 // The runtime convolves images channels-last itself, so their memory can be planned. Others may be ATen's,
 // which makes a result of its own.
 bool IntoResults(const TensorType& type, bool channels_last) {
@@ -127,8 +118,8 @@ absl::Status CallOnPatches(LoweringContext& context, const GraphNode& node, cons
 absl::Status CallConvolution(LoweringContext& context, const GraphNode& node, const Convolution& convolution,
                              const TensorType& type) {
   const bool channels_last = IsChannelsLast(context.exprs(), type);
-  KILN_ASSIGN_OR_RETURN(const bool patches, CutsPatches(context, convolution, type));
-  if (patches) return CallOnPatches(context, node, convolution, type, channels_last);
+  if (Choose(context.graph(), convolution, context.machine()) == Implementation::kPatches)
+    return CallOnPatches(context, node, convolution, type, channels_last);
   CallOperands operands;
   if (channels_last) {
     operands[Names::kInput].strides = SoLaid(context, convolution.input);

@@ -2,10 +2,9 @@
 //
 // On a GPU the bias is added by a loop of ours, which fuses with what follows (ATen launches a kernel for
 // it), images whose result is declared channels-last go to the library channels-last with their
-// weights, and a window a channel (a depthwise convolution) is a loop of its own. Windows that cut the image
-// into patches become a 1×1 convolution over the patches, which the runtime does as a matrix
-// product. On the CPU a convolution is the library's as it stands, of an image that lies as the result does.
-// Errors: those of the context.
+// weights. What library/choice has as a kernel (a window a channel) is a loop of its own; what it has on
+// patches becomes a 1×1 convolution over them, which the runtime does as a gemm. On the CPU a convolution is
+// the library's as it stands, of an image that lies as the result does. Errors: those of the context.
 #pragma once
 
 #include "absl/status/status.h"

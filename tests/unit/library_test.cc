@@ -561,6 +561,45 @@ TEST(Choose, AKernelOrAGemmForAConvolution) {
   }
 }
 
+TEST(Choose, PatchesForAConvolution) {
+  struct Case {
+    const char* what;
+    v1::DeviceType device = v1::CUDA;
+    int64_t groups = 1, kernel = 2, stride = 2, padding = 0;
+    v1::DType dtype = v1::F32;
+    bool transposed = false, gradients = false;
+  };
+  for (const Case& c :
+       {Case{"all"}, Case{"all", v1::CUDA, 1, 2, 2, 0, v1::BF16}, Case{"a GPU", v1::CPU},
+        Case{"no groups", v1::CUDA, 2}, Case{"several points", v1::CUDA, 1, 1, 1},
+        Case{"no overlap", v1::CUDA, 1, 2, 1}, Case{"no padding", v1::CUDA, 1, 2, 2, 1},
+        Case{"no F64", v1::CUDA, 1, 2, 2, 0, v1::F64}, Case{"one way", v1::CUDA, 1, 2, 2, 0, v1::F32, true},
+        Case{"the convolution itself", v1::CUDA, 1, 2, 2, 0, v1::F32, false, true}}) {
+    Maker m;
+    const ValueId x = m.Input({2, 16, 8, 8}, c.dtype),
+                  w = m.Input({16, 16 / c.groups, c.kernel, c.kernel}, c.dtype);
+    const int64_t size = (8 + 2 * c.padding - c.kernel) / c.stride + 1;
+    Maker::Args args = {{"input", T(x)},
+                        {"weight", T(w)},
+                        {"stride", m.Ints({c.stride, c.stride})},
+                        {"padding", m.Ints({c.padding, c.padding})},
+                        {"dilation", m.Ints({1, 1})},
+                        {"transposed", BoolArg{c.transposed}},
+                        {"groups", m.Int(c.groups)}};
+    const TensorType type = m.Type({2, 16, size, size}, c.dtype);
+    if (c.gradients) {
+      args.emplace_back("grad_output", T(m.Input({2, 16, size, size}, c.dtype)));
+      m.Nodes("aten.convolution_backward.default", args, {m.graph.type(x), m.graph.type(w), TensorType()});
+    } else {
+      m.Node("aten.convolution.default", args, type);
+    }
+    MoveTo(m, c.device);
+    const Convolution convolution = *ConvolutionOf(m.graph, m.graph.nodes[0]);
+    const Implementation chosen = Choose(m.graph, convolution, Machine());
+    EXPECT_EQ(chosen == Implementation::kPatches, std::string(c.what) == "all") << c.what;
+  }
+}
+
 TEST(Choose, GemmsForAttention) {
   struct Case {
     const char* what;
