@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "compiler/artifact/program_calls.h"
-#include "compiler/library/convolution.h"
+#include "compiler/library/choice.h"
 
 namespace kiln {
 namespace {
@@ -20,7 +20,7 @@ std::optional<v1::Convolution> Describe(v1::Convolution::Direction direction, co
                                         const FixedTensor& input, const FixedTensor& weight,
                                         const FixedTensor& output, const v1::Numerics& numerics) {
   const v1::DType dtype = input.dtype;
-  if (dtype != v1::F32 && dtype != v1::F16 && dtype != v1::BF16) return std::nullopt;
+  if (!CudnnConvolves(dtype)) return std::nullopt;
   bool by_rows = true, channels_last = true;
   for (const FixedTensor* tensor : {&input, &weight, &output}) {
     if (tensor->dtype != dtype || tensor->sizes.size() != 4) return std::nullopt;

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "absl/types/span.h"
+#include "compiler/graph/channels_last.h"
 #include "compiler/target/cost_model.h"
 #include "compiler/target/device.h"
 
@@ -140,10 +141,9 @@ constexpr Row<Attention> kAttentions[] = {{Implementation::kGemm, CanAttendByGem
 
 // ---- layouts
 
-// cuDNN's kernels for tensor cores want it; it has none of F64.
+// cuDNN's kernels for tensor cores want it.
 bool WantsChannelsLastOnGpu(const Graph& graph, const Convolution& convolution, const Machine& machine) {
-  const v1::DType dtype = graph.type(convolution.result).dtype;
-  if (dtype != v1::F32 && !IsHalf(dtype)) return false;
+  if (!CudnnConvolves(graph.type(convolution.result).dtype)) return false;
   if (IsDepthwise(graph, convolution)) return Choose(graph, convolution, machine) != Implementation::kKernel;
   return convolution.is_ungrouped();
 }
@@ -195,6 +195,12 @@ bool WantsPaddedRows(const Graph& graph, const Gemm& gemm, const Machine& machin
   return CanPadRows(graph, gemm) && PaysPaddedRows(graph, gemm, machine);
 }
 
+bool CudnnConvolves(v1::DType dtype) { return dtype == v1::F32 || IsHalf(dtype); }
+
+bool WeightsLieAsImages(const Graph& graph, const Convolution& convolution) {
+  return IsGpu(DeviceOf(graph, convolution));
+}
+
 bool CanTrainChannelsLastOnCpu(const Graph& graph, const Convolution& convolution) {
   return convolution.is_ungrouped() || IsDepthwise(graph, convolution);
 }
@@ -202,6 +208,33 @@ bool CanTrainChannelsLastOnCpu(const Graph& graph, const Convolution& convolutio
 bool WantsChannelsLast(const Graph& graph, const Convolution& convolution, const Machine& machine) {
   return IsGpu(graph.type(convolution.result).device) ? WantsChannelsLastOnGpu(graph, convolution, machine)
                                                       : WantsChannelsLastOnCpu(graph, convolution, machine);
+}
+
+bool CanComputeGradientsChannelsLast(const Graph& graph, const Convolution& convolution) {
+  if (!convolution.gradients || !IsOfImages(graph, convolution)) return false;
+  const TensorType& image = graph.type(convolution.input);
+  if (IsGpu(image.device)) return CudnnConvolves(image.dtype) && convolution.is_ungrouped();
+  return image.dtype == v1::F32 && CanTrainChannelsLastOnCpu(graph, convolution);
+}
+
+bool ComputesGradientsChannelsLast(ExprPool& exprs, const Graph& graph, const GraphNode& node,
+                                   const Convolution& convolution) {
+  if (!convolution.is_ungrouped()) return false;
+  for (const ValueId value : {convolution.gradient, convolution.input, convolution.weight}) {
+    const TensorType& operand = graph.type(value);
+    if (operand.rank() != 4 || (!IsGpu(operand.device) && operand.dtype != v1::F32)) return false;
+  }
+  const size_t told = WeightsLieAsImages(graph, convolution) ? 2 : 1;
+  for (size_t i = 0; i < node.results.size() && i < told; ++i) {
+    const ValueId result = node.results[i];
+    if (result == kNoValue || graph.type(result).rank() != 4) continue;
+    TensorType type = graph.type(result);
+    const bool so = IsChannelsLast(exprs, type);
+    type.strides = ChannelsLastStrides(exprs, type.sizes);
+    if (IsChannelsLast(exprs, type)) return so;
+  }
+  return IsChannelsLast(exprs, graph.type(convolution.gradient)) ||
+         IsChannelsLast(exprs, graph.type(convolution.input));
 }
 
 }  // namespace kiln

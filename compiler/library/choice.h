@@ -41,9 +41,19 @@ inline constexpr int64_t kPaddedElements = 8;  // of 16 bits
 
 // ---- the layout of a convolution's images
 
+// cuDNN convolves numbers of the dtype, as the runtime calls it: best channels-last.
+bool CudnnConvolves(v1::DType dtype);
+// Weights and their gradients lie as images do; on a CPU they are row-major.
+bool WeightsLieAsImages(const Graph& graph, const Convolution& convolution);
 // On a CPU in training: as well channels-last as row-major, so that a whole step may be.
 bool CanTrainChannelsLastOnCpu(const Graph& graph, const Convolution& convolution);
 // The result is best channels-last, if its images may be so at all. No gradients.
 bool WantsChannelsLast(const Graph& graph, const Convolution& convolution, const Machine& machine);
+// The library computes the gradients channels-last as well as the convolution itself.
+bool CanComputeGradientsChannelsLast(const Graph& graph, const Convolution& convolution);
+// The gradients, which are the node's results, are best computed channels-last: where they are declared so;
+// where their layouts don't tell, where what they are made of lies so. `exprs`: the graph's, or made of them.
+bool ComputesGradientsChannelsLast(ExprPool& exprs, const Graph& graph, const GraphNode& node,
+                                   const Convolution& convolution);
 
 }  // namespace kiln

@@ -79,7 +79,7 @@ absl::Status LowerWindowPerChannel(LoweringContext& context, const GraphNode& no
 // The runtime convolves images channels-last itself, so their memory can be planned. Others may be ATen's,
 // which makes a result of its own.
 bool IntoResults(const TensorType& type, bool channels_last) {
-  return channels_last && (type.dtype == v1::F32 || type.dtype == v1::F16 || type.dtype == v1::BF16);
+  return channels_last && CudnnConvolves(type.dtype);
 }
 
 // The convolution as one of one point over an image of the patches, whose channels are those of all of a
@@ -146,29 +146,6 @@ absl::Status CallOnCpu(LoweringContext& context, const GraphNode& node, const Co
   return CallLibrary(context, node, kReason, false, operands);
 }
 
-// Where the gradients are declared so; where their layouts don't tell, where what they are made of lies so.
-bool GradientsChannelsLast(LoweringContext& context, const GraphNode& node, const Convolution& convolution) {
-  const Graph& graph = context.graph();
-  ExprPool& exprs = context.exprs();
-  if (!convolution.is_ungrouped()) return false;
-  for (const ValueId value : {convolution.gradient, convolution.input, convolution.weight}) {
-    const LoweredTensor& operand = context.value(value);
-    if (operand.rank() != 4 || (!IsGpu(operand.device) && operand.dtype != v1::F32)) return false;
-  }
-  const size_t told =
-      IsGpu(context.value(convolution.input).device) ? 2 : 1;  // weights on a CPU are row-major
-  for (size_t i = 0; i < node.results.size() && i < told; ++i) {
-    const ValueId result = node.results[i];
-    if (result == kNoValue || graph.type(result).rank() != 4) continue;
-    TensorType type = graph.type(result);
-    const bool so = IsChannelsLast(exprs, type);
-    type.strides = ChannelsLastStrides(exprs, type.sizes);
-    if (IsChannelsLast(exprs, type)) return so;
-  }
-  return IsChannelsLast(exprs, graph.type(convolution.gradient)) ||
-         IsChannelsLast(exprs, graph.type(convolution.input));
-}
-
 }  // namespace
 
 absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node) {
@@ -199,10 +176,10 @@ absl::Status LowerConvolutionBackward(LoweringContext& context, const GraphNode&
     return absl::InvalidArgumentError("gradients of a convolution that lack an operand");
   }
   CallOperands operands;
-  if (GradientsChannelsLast(context, node, *convolution)) {
+  if (ComputesGradientsChannelsLast(context.exprs(), context.graph(), node, *convolution)) {
     operands[Names::kGradient].strides = SoLaid(context, convolution->gradient);
     operands[Names::kInput].strides = SoLaid(context, convolution->input);
-    if (IsGpu(context.value(convolution->weight).device))
+    if (WeightsLieAsImages(context.graph(), *convolution))
       operands[Names::kWeight].strides = SoLaid(context, convolution->weight);
   }
   return CallLibrary(context, node, kReason, false, operands);

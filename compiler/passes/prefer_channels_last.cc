@@ -62,18 +62,11 @@ bool ReadsChannelsLast(Graph& graph, const GraphNode& node) {
   return found;
 }
 
-// Gradients that the library computes channels-last as well as the convolution itself. On a CPU it does so
-// where the image is so (its weights never are), on a GPU where anything is.
+// Where weights never are, gradients are so where the image is; else where anything is.
 bool IsGradientChannelsLast(Graph& graph, const GraphNode& node, const Convolution& convolution) {
-  if (!convolution.gradients || node.results.size() != 3) return false;
-  if (!IsOfImages(graph, convolution)) return false;
-  const TensorType& image = graph.type(convolution.input);
-  if (image.device == v1::CPU) {
-    return image.dtype == v1::F32 && CanTrainChannelsLastOnCpu(graph, convolution) &&
-           HasChannelsLastOrder(graph, image);
-  }
-  return (image.dtype == v1::F32 || image.dtype == v1::F16 || image.dtype == v1::BF16) &&
-         convolution.is_ungrouped() && ReadsChannelsLast(graph, node);
+  if (node.results.size() != 3 || !CanComputeGradientsChannelsLast(graph, convolution)) return false;
+  if (WeightsLieAsImages(graph, convolution)) return ReadsChannelsLast(graph, node);
+  return HasChannelsLastOrder(graph, graph.type(convolution.input));
 }
 
 // Operators of ours whose result may well have their argument's layout.
@@ -205,12 +198,11 @@ class ChannelsLastPass {
     }
   }
 
-  // Gradients whose layout is known are copied into it behind the library's. On a CPU those of weights are
-  // declared row-major; what the library makes otherwise (of 3 × 3 windows) the runtime copies.
+  // Gradients whose layout is known are copied into it behind the library's. Those of weights that don't lie
+  // as images are declared row-major; what the library makes otherwise (of 3 × 3 windows) the runtime copies.
   std::vector<GraphNode> MakeGradientsChannelsLast(GraphNode& node, const Convolution& convolution) {
     std::vector<GraphNode> clones;
-    const bool on_gpu = IsGpu(graph_.type(convolution.input).device);
-    for (size_t i = 0; i < (on_gpu ? 2u : 1u); ++i) {
+    for (size_t i = 0; i < (WeightsLieAsImages(graph_, convolution) ? 2u : 1u); ++i) {
       const ValueId declared = node.results[i];
       if (declared == kNoValue || graph_.type(declared).dtype == v1::DTYPE_UNSPECIFIED) continue;
       if (MayChoose(declared)) {

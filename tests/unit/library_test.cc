@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compiler/graph/arguments.h"
+#include "compiler/graph/channels_last.h"
 #include "compiler/library/attention.h"
 #include "compiler/library/choice.h"
 #include "compiler/library/convolution.h"
@@ -597,6 +598,64 @@ TEST(Choose, PatchesForAConvolution) {
     const Convolution convolution = *ConvolutionOf(m.graph, m.graph.nodes[0]);
     const Implementation chosen = Choose(m.graph, convolution, Machine());
     EXPECT_EQ(chosen == Implementation::kPatches, std::string(c.what) == "all") << c.what;
+  }
+}
+
+// Gradients of a convolution that keeps the sizes of images.
+struct Gradients : Maker {
+  int64_t channels = 16, groups = 1, window = 3;
+  v1::DType dtype = v1::F32;
+  // Layouts: channels-last (c), row-major (r), or a result that nobody wants (-).
+  char image = 'c', of_image = 'c', of_weight = 'c';
+
+  Convolution Make(v1::DeviceType device) {
+    const ValueId x = Input({2, channels, 8, 8}, dtype), g = Input({2, channels, 8, 8}, dtype),
+                  w = Input({channels, channels / groups, window, window}, dtype);
+    const TensorType image_type = graph.type(x), weight_type = graph.type(w);
+    graph.values[x] = Laid(image_type, image);
+    Nodes("aten.convolution_backward.default",
+          {{"grad_output", T(g)},
+           {"input", T(x)},
+           {"weight", T(w)},
+           {"stride", Ints({1, 1})},
+           {"padding", Ints({window / 2, window / 2})},
+           {"dilation", Ints({1, 1})},
+           {"transposed", BoolArg{false}},
+           {"groups", Int(groups)}},
+          {Laid(image_type, of_image), Laid(weight_type, of_weight), TensorType()});
+    MoveTo(*this, device);
+    return *ConvolutionOf(graph, graph.nodes[0]);
+  }
+  TensorType Laid(TensorType type, char layout) {
+    if (layout == '-') return {};
+    if (layout == 'c') type.strides = ChannelsLastStrides(graph.exprs, type.sizes);
+    return type;
+  }
+};
+
+TEST(Choose, TheLayoutOfGradients) {
+  struct Case {
+    bool can, chosen;
+    v1::DeviceType device = v1::CUDA;
+    int64_t groups = 1;
+    v1::DType dtype = v1::F32;
+    char image = 'c', of_image = 'c', of_weight = 'c';
+  };
+  for (const Case& c : {Case{true, true}, Case{true, true, v1::CPU}, Case{false, true, v1::CUDA, 1, v1::F64},
+                        Case{false, false, v1::CPU, 1, v1::F64}, Case{false, false, v1::CUDA, 2},
+                        Case{true, false, v1::CPU, 16}, Case{false, false, v1::CUDA, 16},
+                        Case{true, false, v1::CUDA, 1, v1::F32, 'c', 'r'},
+                        Case{true, true, v1::CUDA, 1, v1::F32, 'c', '-', '-'},
+                        Case{true, false, v1::CUDA, 1, v1::F32, 'r', '-', '-'},
+                        Case{true, true, v1::CUDA, 1, v1::F32, 'r', '-', 'c'},
+                        Case{true, false, v1::CPU, 1, v1::F32, 'r', '-', 'c'}}) {
+    Gradients m;
+    m.groups = c.groups, m.dtype = c.dtype;
+    m.image = c.image, m.of_image = c.of_image, m.of_weight = c.of_weight;
+    const Convolution convolution = m.Make(c.device);
+    EXPECT_EQ(CanComputeGradientsChannelsLast(m.graph, convolution), c.can) << m.graph.ToString();
+    EXPECT_EQ(ComputesGradientsChannelsLast(m.graph.exprs, m.graph, m.graph.nodes[0], convolution), c.chosen)
+        << m.graph.ToString();
   }
 }
 
