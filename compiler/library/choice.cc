@@ -1,7 +1,5 @@
 #include "compiler/library/choice.h"
 
-#include <optional>
-
 #include "absl/types/span.h"
 #include "compiler/graph/channels_last.h"
 #include "compiler/target/cost_model.h"
@@ -193,6 +191,20 @@ bool Activates(const Graph& graph, const Gemm& gemm, Gemm::Activation activation
 
 bool WantsPaddedRows(const Graph& graph, const Gemm& gemm, const Machine& machine) {
   return CanPadRows(graph, gemm) && PaysPaddedRows(graph, gemm, machine);
+}
+
+// oneDNN pads the windows of depthwise ones, of F32 on a CPU where images are channels-last.
+std::optional<int64_t> ChannelsAtOnce(ExprPool& exprs, const Graph& graph, const Convolution& convolution) {
+  if (!convolution.gradients || !IsDepthwise(graph, convolution)) return std::nullopt;
+  const TensorType &image = graph.type(convolution.input), &weight = graph.type(convolution.weight);
+  if (graph.type(convolution.gradient).rank() != 4 || image.device != v1::CPU || image.dtype != v1::F32 ||
+      weight.sizes[0] != image.sizes[1] || !IsChannelsLast(exprs, image)) {
+    return std::nullopt;
+  }
+  const int64_t channels = *exprs.AsConst(weight.sizes[0]);
+  const int64_t group =
+      cost::ChannelsOfGradients(channels, exprs.AsConst(weight.sizes[2]), exprs.AsConst(weight.sizes[3]));
+  return group < channels ? std::optional(group) : std::nullopt;
 }
 
 bool CudnnConvolves(v1::DType dtype) { return dtype == v1::F32 || IsHalf(dtype); }

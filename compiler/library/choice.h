@@ -11,6 +11,9 @@
 // not known, the library is taken.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "compiler/library/attention.h"
 #include "compiler/library/convolution.h"
 #include "compiler/library/gemm.h"
@@ -30,14 +33,17 @@ Implementation Choose(const Graph& graph, const Gemm& gemm, const Machine& machi
 Implementation Choose(const Graph& graph, const Convolution& convolution, const Machine& machine);
 Implementation Choose(const Graph& graph, const Attention& attention, const Machine& machine);
 
-// ---- how the library is called that computes a gemm
+// ---- how the library is called
 
-// It does the activation of the sum in the gemm's own kernel, as cuBLASLt does. `tf32`: factors may be
+// It does the activation of a gemm in the gemm's own kernel, as cuBLASLt does. `tf32`: factors may be
 // rounded.
 bool Activates(const Graph& graph, const Gemm& gemm, Gemm::Activation activation, bool tf32);
-// Its matrices are best padded with zeros to rows of whole 16 bytes. All its sizes are known then.
+// A gemm's matrices are best padded with zeros to rows of whole 16 bytes. All its sizes are known then.
 bool WantsPaddedRows(const Graph& graph, const Gemm& gemm, const Machine& machine);
 inline constexpr int64_t kPaddedElements = 8;  // of 16 bits
+// Gradients of a convolution, its weight's among them, are best computed by groups of so many channels; no
+// value: all at once. `exprs`: the graph's, or made of them.
+std::optional<int64_t> ChannelsAtOnce(ExprPool& exprs, const Graph& graph, const Convolution& convolution);
 
 // ---- the layout of a convolution's images
 
@@ -52,7 +58,7 @@ bool WantsChannelsLast(const Graph& graph, const Convolution& convolution, const
 // The library computes the gradients channels-last as well as the convolution itself.
 bool CanComputeGradientsChannelsLast(const Graph& graph, const Convolution& convolution);
 // The gradients, which are the node's results, are best computed channels-last: where they are declared so;
-// where their layouts don't tell, where what they are made of lies so. `exprs`: the graph's, or made of them.
+// where their layouts don't tell, where what they are made of lies so. `exprs` as above.
 bool ComputesGradientsChannelsLast(ExprPool& exprs, const Graph& graph, const GraphNode& node,
                                    const Convolution& convolution);
 

@@ -1,4 +1,5 @@
-// Convolutions' gradients, by groups of channels. They themselves are library calls.
+// Convolutions' gradients by groups of channels, where library/choice wants them so. They themselves are
+// library calls.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -6,10 +7,9 @@
 #include <vector>
 
 #include "compiler/graph/channels_last.h"
-#include "compiler/library/convolution.h"
+#include "compiler/library/choice.h"
 #include "compiler/passes/decomposition.h"
 #include "compiler/passes/types.h"
-#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
@@ -51,20 +51,14 @@ bool ConvolutionBackward(DecomposeContext& m) {
   }
   const Operands of = {m.b().Use(convolution->gradient), m.b().Use(convolution->input),
                        m.b().Use(convolution->weight)};
-  const auto& [gradient, input, weight] = of;
-  if (!gradient.ok() || !input.ok() || !weight.ok() || gradient.rank() != 4) return false;
-  if (m.result_count() != kResults || !m.Wanted(1) || !IsDepthwise(m.b().graph(), *convolution)) return false;
-  if (input.type().device != v1::CPU || input.dtype() != v1::F32 || weight.size(0) != input.size(1) ||
-      !IsChannelsLast(m.exprs(), input.type())) {
-    return false;
-  }
-  const int64_t channels = *m.exprs().AsConst(weight.size(0));
-  const int64_t group = cost::ChannelsOfGradients(channels, m.exprs().AsConst(weight.size(2)),
-                                                  m.exprs().AsConst(weight.size(3)));
-  if (group >= channels) return false;
+  if (!of.gradient.ok() || !of.input.ok() || !of.weight.ok()) return false;
+  if (m.result_count() != kResults || !m.Wanted(1)) return false;
+  const std::optional<int64_t> group = ChannelsAtOnce(m.exprs(), m.b().graph(), *convolution);
+  if (!group) return false;
+  const int64_t channels = *m.exprs().AsConst(of.weight.size(0));
   std::vector<std::vector<Value>> parts(kResults);
-  for (int64_t from = 0; from < channels; from += group) {
-    const std::vector<Value> results = GradientsOf(m, of, from, std::min(group, channels - from));
+  for (int64_t from = 0; from < channels; from += *group) {
+    const std::vector<Value> results = GradientsOf(m, of, from, std::min(*group, channels - from));
     for (size_t i = 0; i < results.size(); ++i) parts[i].push_back(results[i]);
   }
   for (size_t i = 0; i < parts.size(); ++i) {

@@ -659,6 +659,33 @@ TEST(Choose, TheLayoutOfGradients) {
   }
 }
 
+TEST(Choose, GroupsOfChannelsForGradients) {
+  struct Case {
+    const char* what;
+    int64_t channels = 768, window = 7, inputs_of_group = 1;
+    char image = 'c';
+    v1::DType dtype = v1::F32;
+    v1::DeviceType device = v1::CPU;
+  };
+  for (const Case& c :
+       {Case{"all"}, Case{"channels", 640}, Case{"windows", 768, 5}, Case{"a window a channel", 768, 7, 2},
+        Case{"channels-last", 768, 7, 1, 'r'}, Case{"F32", 768, 7, 1, 'c', v1::F64},
+        Case{"a CPU", 768, 7, 1, 'c', v1::F32, v1::CUDA}}) {
+    Gradients m;
+    m.channels = c.channels, m.groups = c.channels / c.inputs_of_group, m.window = c.window;
+    m.image = c.image, m.dtype = c.dtype;
+    const Convolution convolution = m.Make(c.device);
+    const std::optional<int64_t> chosen = ChannelsAtOnce(m.graph.exprs, m.graph, convolution);
+    EXPECT_EQ(chosen, std::string(c.what) == "all" ? std::optional<int64_t>(160) : std::nullopt) << c.what;
+  }
+  // Each channel of the image has two windows.
+  Gradients m;
+  m.channels = m.groups = 768, m.window = 7;
+  Convolution convolution = m.Make(v1::CPU);
+  convolution.weight = m.Input({2 * m.channels, 1, m.window, m.window});
+  EXPECT_EQ(ChannelsAtOnce(m.graph.exprs, m.graph, convolution), std::nullopt);
+}
+
 TEST(Choose, GemmsForAttention) {
   struct Case {
     const char* what;
