@@ -14,7 +14,6 @@
 #include "compiler/support/member_table.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/target/cost_model.h"
-#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -286,8 +285,7 @@ class Grouper {
       kernel.kernel.mutable_exprs(e)->set_value(kernel.kernel.symbol_count());
       kernel.kernel.set_symbol_count(kernel.kernel.symbol_count() + 1);
     }
-    const bool on_gpu = IsGpu(context_.graph().buffers[kernel.operands.buffers.front()].device);
-    if (on_gpu) {
+    if (context_.HasThreads(kernel.operands.buffers.front())) {
       kernel.kernel.mutable_schedule()->set_members(MemberTable::MembersThatFit(
           static_cast<uint32_t>(kernel.kernel.buffers_size()) + kernel.kernel.symbol_count()));
     }

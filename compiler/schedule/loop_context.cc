@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compiler/graph/expr_eval.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -102,6 +103,8 @@ int64_t LoopContext::EstimateProduct(const std::vector<LoopVar>& vars) {
   }
   return product;
 }
+
+bool LoopContext::HasThreads(BufferId buffer) const { return IsGpu(graph_.buffers[buffer].device); }
 
 int64_t LoopContext::EstimateBytes(BufferId buffer) {
   const LoopBuffer& data = graph_.buffers[buffer];

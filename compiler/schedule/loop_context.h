@@ -44,6 +44,8 @@ class LoopContext {
   int64_t EstimateBytes(BufferId buffer);
   // Which inputs may share memory: equal numbers mean the same storage may be meant.
   uint32_t MemoryOf(BufferId buffer) const { return memory_[buffer]; }
+  // The buffer is in a GPU's memory: kernels that store there have threads for their points.
+  bool HasThreads(BufferId buffer) const;
 
  private:
   LoopGraph& graph_;

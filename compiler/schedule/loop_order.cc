@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "compiler/target/cost_model.h"
-#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -178,10 +177,9 @@ class LoopChooser {
     return false;
   }
 
-  bool OnGpu() {
-    return std::any_of(facts_.accesses.begin(), facts_.accesses.end(), [&](const DraftAccess& access) {
-      return IsGpu(context_.graph().buffers[access.buffer].device);
-    });
+  bool HasThreads() {
+    return std::any_of(facts_.accesses.begin(), facts_.accesses.end(),
+                       [&](const DraftAccess& access) { return context_.HasThreads(access.buffer); });
   }
 
   // Rows of a strip, where a sum down the columns has an element for each strip; see split_columns.h.
@@ -213,7 +211,7 @@ class LoopChooser {
       schedule->set_parallel_dims(0);
       return;
     }
-    if (OnGpu()) {  // every point is a unit: there are threads enough
+    if (HasThreads()) {  // every point is a unit: there are threads enough
       schedule->set_parallel_dims(static_cast<uint32_t>(outer.size()));
       if (outer.size() == 1) schedule->set_chunk(StripRows(outer[0]));
       return;

@@ -60,8 +60,7 @@ class Finder {
   }
 
   bool IsOwn(BufferId buffer) const {
-    const LoopBuffer& data = context_.graph().buffers[buffer];
-    return data.kind != LoopBuffer::Kind::kInput && data.device == v1::CPU;
+    return context_.graph().buffers[buffer].kind != LoopBuffer::Kind::kInput && !context_.HasThreads(buffer);
   }
 
   // One store, to a place of its own for each point of the loops.

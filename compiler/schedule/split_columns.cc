@@ -9,7 +9,6 @@
 #include "compiler/schedule/loop_context.h"
 #include "compiler/support/divisor.h"
 #include "compiler/target/cost_model.h"
-#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -97,7 +96,7 @@ class Splitter {
         sum = id;
       }
       if (op.op != LoopOpcode::kLoad) continue;
-      const bool on_gpu = IsGpu(graph_.buffers[op.buffer].device);
+      const bool on_gpu = context_.HasThreads(op.buffer);
       if (IsColumnAccess(node, op.index, on_gpu ? kGpuRowStrideMin : kRowStrideMin)) {
         const int64_t bytes = std::min(context_.EstimateBytes(op.buffer), BytesOfPoints(node, op.dtype));
         enough = enough || cost::PaysSplitColumns(context_.machine(), on_gpu, bytes,
@@ -129,7 +128,7 @@ class Splitter {
   // Takes inner loops from the last one outwards until a block is full.
   std::optional<BlockPlan> PlanBlocks(const LoopNode& node) {
     ExprPool& pool = context_.pool();
-    const bool on_gpu = IsGpu(graph_.buffers[StoreOf(node)->buffer].device);
+    const bool on_gpu = context_.HasThreads(StoreOf(node)->buffer);
     if (!on_gpu && node.inner.size() == 1 && !pool.AsConst(node.inner[0].extent)) {
       return PlanBlocksAndRest(node.inner[0]);
     }
@@ -210,7 +209,7 @@ class Splitter {
 
   std::optional<StripPlan> PlanStrips(const LoopNode& node) {
     const LoopOpData* store = StoreOf(node);
-    if (store == nullptr || !IsGpu(graph_.buffers[store->buffer].device)) return std::nullopt;
+    if (store == nullptr || !context_.HasThreads(store->buffer)) return std::nullopt;
     const std::optional<LoopOpId> sum = FindSum(node);
     if (!sum || node.outer.size() != 1) return std::nullopt;
     int64_t rows = 1;

@@ -7,7 +7,6 @@
 #include "compiler/ir/dtype_groups.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/target/cost_model.h"
-#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -135,7 +134,7 @@ void StagePlan::FindForwards(absl::FunctionRef<bool(BufferId)> escapes) {
       continue;
     }
     const Cost again = CostOf(value);
-    const cost::Reuse reuse = {.on_gpu = IsGpu(context_->graph().buffers[load.buffer].device),
+    const cost::Reuse reuse = {.on_gpu = context_->HasThreads(load.buffer),
                                .stored = escapes(load.buffer),
                                .bytes = context_->EstimateBytes(load.buffer)};
     forward.recompute = cost::PaysRematerialising(context_->machine(), reuse, again.ops, again.loads);
@@ -151,7 +150,7 @@ void StagePlan::DelayStores() {
     const LoopOpData& store = ops[i].data;
     if (store.op != LoopOpcode::kStore || ops[i].cls != kOuterClass || store.mode != v1::STORE_PLAIN)
       continue;
-    if (!IsGpu(context_->graph().buffers[store.buffer].device)) continue;
+    if (!context_->HasThreads(store.buffer)) continue;
     const std::vector<uint32_t>& accesses = memory_accesses_.at(context_->MemoryOf(store.buffer));
     const bool unread = std::all_of(accesses.begin(), accesses.end(), [&](uint32_t j) {
       return j <= i || (ops[j].data.op == LoopOpcode::kLoad && forwards_[j].possible &&
