@@ -226,17 +226,23 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
             {},
             false};
   }
+  const bool killed_for_memory = end.killed && options_.oom_kills() > oom_kills;
+  return Lost(slot, plan ? "planning" : "emitting", end, killed_for_memory, reply.status());
+}
+
+// What a worker's end says of the task that it had.
+WorkerResult WorkerPool::Lost(size_t slot, const char* doing, const WorkerProcess::End& end,
+                              bool killed_for_memory, const absl::Status& why) {
   if (end.out_of_memory) {
-    spdlog::warn("worker {} ran out of memory while {}", slot, plan ? "planning" : "emitting");
+    spdlog::warn("worker {} ran out of memory while {}", slot, doing);
     return {absl::FailedPreconditionError(
                 absl::StrCat("the compiler ran out of its memory of ", options_.memory_bytes >> 20,
                              " MiB; workers.memory_bytes in the file of kilnd --config raises it")),
             {},
             false};
   }
-  if (end.killed && options_.oom_kills() > oom_kills) {
-    spdlog::warn("worker {} was killed by the kernel, which lacked memory, while {}", slot,
-                 plan ? "planning" : "emitting");
+  if (killed_for_memory) {
+    spdlog::warn("worker {} was killed by the kernel, which lacked memory, while {}", slot, doing);
     return {
         absl::FailedPreconditionError(
             "the host had no memory left for the compiler, and the kernel killed it; lower workers.count or "
@@ -245,11 +251,10 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
         false};
   }
   stats_->worker_crashes++;
-  spdlog::warn("worker {} lost while {}: {}: {}", slot, plan ? "planning" : "emitting", end.text,
-               std::string(reply.status().message()));
+  spdlog::warn("worker {} lost while {}: {}: {}", slot, doing, end.text, std::string(why.message()));
   WorkerResult lost{
       absl::UnavailableError(absl::StrCat("the compiler process ended by ", end.text)), {}, true};
-  lost.killed = end.killed && absl::IsUnavailable(reply.status());
+  lost.killed = end.killed && absl::IsUnavailable(why);
   return lost;
 }
 

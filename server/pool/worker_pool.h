@@ -104,6 +104,8 @@ class WorkerPool {
   // Leaves the slot a process that has served the tenant or nobody, or none.
   void MakeRoomFor(size_t slot, const std::string& tenant, std::unique_ptr<WorkerProcess>* process);
   WorkerResult Execute(size_t slot, std::unique_ptr<WorkerProcess>* process, WorkerTask* task);
+  WorkerResult Lost(size_t slot, const char* doing, const WorkerProcess::End& end, bool killed_for_memory,
+                    const absl::Status& why);
   absl::Status EnsureProcess(size_t slot, std::unique_ptr<WorkerProcess>* process);
   bool Spent(size_t slot, const WorkerProcess& process) const;
 
