@@ -12,6 +12,11 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/cleanup/cleanup.h"
@@ -65,7 +70,9 @@ constexpr absl::Duration kLastWordsGrace = absl::Seconds(1);
 struct Flags {
   std::string config_file, socket, tcp, store, log_file, runtime_dir, worker, cublas_lt, cudnn, cuda_driver;
   std::string signing_key;
-  std::string upstream, upstream_certificate, upstream_key, upstream_authority;
+  struct {
+    std::string address, certificate, key, authority;
+  } upstream;
   uint32_t workers = 0;
   int64_t idle_exit_seconds = -1;
   bool embedded = false;
@@ -89,12 +96,12 @@ int ParseFlags(int argc, char** argv, Flags* flags) {
                  "cuBLASLt's file, for max-autotune; default: what the system's loader finds");
   app.add_option("--cudnn", flags->cudnn, "cuDNN's file; likewise");
   app.add_option("--cuda-driver", flags->cuda_driver, "libcuda.so.1's file; likewise");
-  app.add_option("--upstream", flags->upstream,
+  app.add_option("--upstream", flags->upstream.address,
                  "HOST:PORT of a kilnd that is asked for what this one lacks, by mutual TLS; or unix:/path");
-  app.add_option("--upstream-ca", flags->upstream_authority,
+  app.add_option("--upstream-ca", flags->upstream.authority,
                  "PEM file: who signed the upstream's certificate");
-  app.add_option("--upstream-cert", flags->upstream_certificate, "PEM file: this daemon's certificate there");
-  app.add_option("--upstream-key", flags->upstream_key, "PEM file (0600): its key");
+  app.add_option("--upstream-cert", flags->upstream.certificate, "PEM file: this daemon's certificate there");
+  app.add_option("--upstream-key", flags->upstream.key, "PEM file (0600): its key");
   app.add_option("--idle-exit-seconds", flags->idle_exit_seconds,
                  "Exit after so long without a call; 0: never")
       ->check(CLI::NonNegativeNumber);
@@ -118,10 +125,10 @@ int ParseFlags(int argc, char** argv, Flags* flags) {
 }
 
 void SetUpstream(const Flags& flags, v1::UpstreamConfig* config) {
-  if (!flags.upstream.empty()) config->set_address(flags.upstream);
-  if (!flags.upstream_certificate.empty()) config->mutable_tls()->set_certificate(flags.upstream_certificate);
-  if (!flags.upstream_key.empty()) config->mutable_tls()->set_key(flags.upstream_key);
-  if (!flags.upstream_authority.empty()) config->mutable_tls()->set_authority(flags.upstream_authority);
+  if (!flags.upstream.address.empty()) config->set_address(flags.upstream.address);
+  if (!flags.upstream.certificate.empty()) config->mutable_tls()->set_certificate(flags.upstream.certificate);
+  if (!flags.upstream.key.empty()) config->mutable_tls()->set_key(flags.upstream.key);
+  if (!flags.upstream.authority.empty()) config->mutable_tls()->set_authority(flags.upstream.authority);
 }
 
 absl::StatusOr<v1::Config> MakeConfig(const Flags& flags) {
@@ -145,8 +152,8 @@ absl::StatusOr<v1::Config> MakeConfig(const Flags& flags) {
   if (!flags.cudnn.empty()) config.mutable_measuring()->set_cudnn(flags.cudnn);
   if (!flags.cuda_driver.empty()) config.mutable_measuring()->set_driver(flags.cuda_driver);
   if (!flags.signing_key.empty()) config.mutable_signing()->set_key_file(flags.signing_key);
-  const bool names_upstream = !flags.upstream.empty() || !flags.upstream_certificate.empty() ||
-                              !flags.upstream_key.empty() || !flags.upstream_authority.empty();
+  const bool names_upstream = !flags.upstream.address.empty() || !flags.upstream.certificate.empty() ||
+                              !flags.upstream.key.empty() || !flags.upstream.authority.empty();
   if (names_upstream) SetUpstream(flags, config.mutable_upstream());
   ApplyDefaults(FolderOfSelf(), flags.config_file, &config);
   KILN_RETURN_IF_ERROR(CheckConfig(config));
@@ -282,21 +289,40 @@ BundleCompiler BundleCompilerOf(const WorkerPool& pool) {
   return compiler;
 }
 
-absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, const Measuring& measuring,
-                   const sigset_t& signals) {
+// What compiles and keeps, below what serves. In the order in which it is made: a later part uses those
+// before it, and ends first.
+struct Engine {
+  absl::Status OpenStore(WhereInUse where_in_use);
+  absl::Status StartWorkers(Zygote* zygote, const Measuring& measuring);
+  absl::Status StartCoordinator(const Measuring& measuring);
+
+  v1::Config config;
   Stats stats;
-  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<Upstream> upstream, where_in_use == WhereInUse::kMemoryOnly
-                                                                      ? OpenEmbeddedUpstream(&config)
-                                                                      : OpenUpstream(config));
+  std::unique_ptr<Upstream> upstream;  // null: none
+  std::optional<Signatures> signatures;
+  std::optional<HitIndex> index;
+  std::unique_ptr<Store> store;
+  std::unique_ptr<WorkerPool> pool;
+  std::unique_ptr<MeasuringPool> gpus;  // null: none
+  std::unique_ptr<SharedTier> tier;     // null: none
+  std::optional<TuningRecords> tuning_records;
+  std::optional<TierWorkers> tier_workers;
+  std::optional<Tuner> tuner;
+  std::unique_ptr<Coordinator> coordinator;
+};
+
+absl::Status Engine::OpenStore(WhereInUse where_in_use) {
+  KILN_ASSIGN_OR_RETURN(upstream, where_in_use == WhereInUse::kMemoryOnly ? OpenEmbeddedUpstream(&config)
+                                                                          : OpenUpstream(config));
   // After the fork of those who start workers: none of them ever held the key.
-  KILN_ASSIGN_OR_RETURN(const Signatures signatures, Signatures::Load(config.signing()));
-  HitIndex index(config.store().hit_index_bytes());
+  KILN_ASSIGN_OR_RETURN(signatures, Signatures::Load(config.signing()));
+  index.emplace(config.store().hit_index_bytes());
   StoreEnvironment environment;
-  environment.signatures = &signatures;
-  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, NewStore(config.store(), environment, where_in_use));
-  store->OnEvicted([&index](absl::Span<const EntryId> ids) {
+  environment.signatures = &*signatures;
+  KILN_ASSIGN_OR_RETURN(store, NewStore(config.store(), environment, where_in_use));
+  store->OnEvicted([this](absl::Span<const EntryId> ids) {
     for (const EntryId& id : ids) {
-      if (id.kind == EntryKind::kManifest) index.Erase(absl::string_view(id.key).substr(0, kDigestBytes));
+      if (id.kind == EntryKind::kManifest) index->Erase(absl::string_view(id.key).substr(0, kDigestBytes));
     }
   });
   if (const StoreStatistics facts = store->statistics(); !facts.writable) {
@@ -307,120 +333,210 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
     const size_t gone = RemoveOldStores(config.store().directory(), time(nullptr));
     if (gone > 0) spdlog::info("{} stores of builds that nobody has run for 14 days are removed", gone);
   }
-  WorkerPool::Options pool_options;
-  pool_options.workers = config.workers().count();
-  pool_options.jobs_max = config.workers().jobs_max();
-  pool_options.memory_bytes = config.workers().memory_bytes();
-  pool_options.resident_bytes_max = config.workers().resident_bytes_max();
-  absl::StatusOr<std::unique_ptr<WorkerPool>> started = WorkerPool::Start(pool_options, zygote, &stats);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::StartWorkers(Zygote* zygote, const Measuring& measuring) {
+  WorkerPool::Options options;
+  options.workers = config.workers().count();
+  options.jobs_max = config.workers().jobs_max();
+  options.memory_bytes = config.workers().memory_bytes();
+  options.resident_bytes_max = config.workers().resident_bytes_max();
+  absl::StatusOr<std::unique_ptr<WorkerPool>> started = WorkerPool::Start(options, zygote, &stats);
   if (!started.ok()) {
     return absl::Status(started.status().code(),
                         absl::StrCat(config.workers().binary(), ": ", started.status().message()));
   }
-  std::unique_ptr<WorkerPool> pool = *std::move(started);
+  pool = *std::move(started);
   store->SetCompiler(pool->hello().compiler_fingerprint());
-  const std::unique_ptr<MeasuringPool> gpus = NewMeasuringPool(config.measuring(), measuring.zygote.get());
-  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<SharedTier> tier,
-                        OpenTier(config, signatures, pool->hello().compiler_fingerprint()));
-  TuningRecords tuning_records(&signatures, store.get(), tier.get());
-  TierWorkers tier_workers(config, pool->hello().compiler_fingerprint(), tier.get());
-  KILN_RETURN_IF_ERROR(tier_workers.StartAsking(store.get(), &tuning_records, &index));
-  Tuner tuner(gpus.get(), measuring.without, &tuning_records, tier_workers.elsewhere(), &stats);
-  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Coordinator> coordinator,
-                        Coordinator::Create(config, &signatures, store.get(), tier.get(), upstream.get(),
-                                            &index, pool.get(), &tuner, &stats));
-  // Whatever happens below: what measures uses the coordinator.
-  const absl::Cleanup stop_tier_workers = [&tier_workers] { tier_workers.Stop(); };
-  KILN_RETURN_IF_ERROR(tier_workers.StartServing(gpus.get(), &tuner, &tuning_records, coordinator.get()));
-  KILN_ASSIGN_OR_RETURN(std::unique_ptr<ThreadExecutor> people, ThreadExecutor::Create(kPeopleThreads));
-  SpoolBudget spools(config.store().budget_bytes() != 0 ? config.store().budget_bytes()
-                                                        : kStoreBudgetBytesDefault);
-  SentObjects sent(config.admission().objects_bytes_max());
-  KILN_ASSIGN_OR_RETURN(std::unique_ptr<ThreadExecutor> bundles, ThreadExecutor::Create(kBundleThreads));
+  gpus = NewMeasuringPool(config.measuring(), measuring.zygote.get());
+  return absl::OkStatus();
+}
+
+absl::Status Engine::StartCoordinator(const Measuring& measuring) {
+  const std::string& fingerprint = pool->hello().compiler_fingerprint();
+  KILN_ASSIGN_OR_RETURN(tier, OpenTier(config, *signatures, fingerprint));
+  tuning_records.emplace(&*signatures, store.get(), tier.get());
+  tier_workers.emplace(config, fingerprint, tier.get());
+  KILN_RETURN_IF_ERROR(tier_workers->StartAsking(store.get(), &*tuning_records, &*index));
+  tuner.emplace(gpus.get(), measuring.without, &*tuning_records, tier_workers->elsewhere(), &stats);
+  KILN_ASSIGN_OR_RETURN(
+      coordinator, Coordinator::Create(config, &*signatures, store.get(), tier.get(), upstream.get(), &*index,
+                                       pool.get(), &*tuner, &stats));
+  return absl::OkStatus();
+}
+
+// What serves, in the order in which it is made; it ends before the engine does.
+struct Services {
+  // `of` outlives it.
+  explicit Services(Engine* of) : engine(*of) {}
+
+  absl::Status Start();
+  // Who has connected is served, and nobody else.
+  void WaitForLast();
+  // Nothing starts any more, and what runs has the time that the configuration gives it.
+  void Drain();
+
+  Engine& engine;
+  std::unique_ptr<ThreadExecutor> people;
+  std::optional<SpoolBudget> spools;
+  std::optional<SentObjects> sent;
+  std::unique_ptr<ThreadExecutor> bundles;
   std::atomic<bool> draining{false};
   AdminFacts facts;
-  facts.started_unix_seconds = time(nullptr);
-  facts.draining = &draining;
-  facts.tier = tier.get();
-  facts.tier_workers = &tier_workers;
-  facts.tuning_records = &tuning_records;
-  facts.upstream = upstream.get();
-  // One for all: a server's services are made at a connection, where nothing more may fail.
-  KILN_ASSIGN_OR_RETURN(std::unique_ptr<SilenceWatch> silence,
-                        SilenceWatch::Create(std::chrono::seconds(config.admission().silent_seconds_max())));
+  std::unique_ptr<SilenceWatch> silence;
   std::atomic<KilnServer*> listening{nullptr};
-  facts.connections = [&listening] {
-    KilnServer* const server = listening;
-    return server == nullptr ? std::map<std::string, size_t>() : server->Connections();
-  };
-  const ConnectionLost lost = [&listening](const std::string& peer) {
-    KilnServer* const server = listening;
-    return server != nullptr && server->Lost(peer);
-  };
   std::vector<std::unique_ptr<grpc::Service>> services;
-  const auto services_of = [&](const Gate& gate, const std::string& address) -> std::vector<grpc::Service*> {
-    std::vector<grpc::Service*> made;
-    const auto add = [&](std::unique_ptr<grpc::Service> service) {
-      made.push_back(service.get());
-      services.push_back(std::move(service));
-    };
-    facts.address = address;
-    add(std::make_unique<CompileService>(config, gate, lost, &signatures, silence.get(), &sent, pool.get(),
-                                         upstream.get(), coordinator.get(), &stats));
-    add(std::make_unique<AdminService>(config, gate, facts, &signatures, store.get(), pool.get(), gpus.get(),
-                                       coordinator.get(), people.get(), &stats));
-    add(std::make_unique<BundleService>(config, gate, BundleCompilerOf(*pool), &signatures, silence.get(),
-                                        store.get(), coordinator.get(), &spools, bundles.get(), &stats));
-    using grpc::reflection::v1::ServerReflection;
-    add(std::make_unique<ReflectionService<ServerReflection>>(gate, silence.get(), &stats));
-    using OldReflection = grpc::reflection::v1alpha::ServerReflection;
-    add(std::make_unique<ReflectionService<OldReflection>>(gate, silence.get(), &stats));
-    return made;
-  };
+  std::unique_ptr<PrometheusListener> metrics;  // null: none
+  std::unique_ptr<KilnServer> server;
+
+ private:
+  void SetFacts();
+  std::vector<grpc::Service*> ServicesOf(const Gate& gate, const std::string& address);
+  absl::Status StartMetrics();
+};
+
+absl::Status Services::Start() {
+  const v1::Config& config = engine.config;
+  KILN_ASSIGN_OR_RETURN(people, ThreadExecutor::Create(kPeopleThreads));
+  spools.emplace(config.store().budget_bytes() != 0 ? config.store().budget_bytes()
+                                                    : kStoreBudgetBytesDefault);
+  sent.emplace(config.admission().objects_bytes_max());
+  KILN_ASSIGN_OR_RETURN(bundles, ThreadExecutor::Create(kBundleThreads));
+  SetFacts();
+  // One for all: a server's services are made at a connection, where nothing more may fail.
+  KILN_ASSIGN_OR_RETURN(silence,
+                        SilenceWatch::Create(std::chrono::seconds(config.admission().silent_seconds_max())));
   // Before the first call is served: an address that cannot be had ends kilnd while nobody relies on it.
-  std::unique_ptr<PrometheusListener> metrics;
-  if (!config.metrics().address().empty()) {
-    KILN_ASSIGN_OR_RETURN(metrics, PrometheusListener::Start(config.metrics().address(), [&] {
-                            return ReadMetrics(stats, *store, coordinator->load(), *pool, tier.get(),
-                                               &tier_workers, upstream.get());
-                          }));
-    spdlog::info("metrics at http://{}/metrics", metrics->address());
-  }
-  KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), services_of));
+  if (!config.metrics().address().empty()) KILN_RETURN_IF_ERROR(StartMetrics());
+  KILN_ASSIGN_OR_RETURN(
+      server, KilnServer::Start(config.listen(), [this](const Gate& gate, const std::string& address) {
+        return ServicesOf(gate, address);
+      }));
   listening = server.get();
   spdlog::info("kilnd {} serves {} with {} workers of compiler {}", KILN_VERSION, server->address(),
-               pool->size(), pool->hello().compiler_fingerprint());
+               engine.pool->size(), engine.pool->hello().compiler_fingerprint());
+  return absl::OkStatus();
+}
 
-  // On a thread of its own: a process that does not die holds who waits for it, and signals are heard here.
-  std::atomic<bool> ending{false};
-  std::unique_ptr<ThreadExecutor> ends_idle;  // last: it uses both
-  if (gpus != nullptr) {
-    KILN_ASSIGN_OR_RETURN(ends_idle, ThreadExecutor::Create(1));
-  }
-  const auto end_idle = [&, measures = gpus.get()] {
-    if (ends_idle == nullptr || ending.exchange(true)) return;
-    ends_idle->Post([measures, &ending] {
-      measures->EndIdle();
-      ending = false;
-    });
+void Services::SetFacts() {
+  facts.started_unix_seconds = time(nullptr);
+  facts.draining = &draining;
+  facts.tier = engine.tier.get();
+  facts.tier_workers = &*engine.tier_workers;
+  facts.tuning_records = &*engine.tuning_records;
+  facts.upstream = engine.upstream.get();
+  facts.connections = [this] {
+    KilnServer* const serving = listening;
+    return serving == nullptr ? std::map<std::string, size_t>() : serving->Connections();
   };
-  const End end = WaitForEnd(config, signals, stats, coordinator.get(), *zygote, end_idle);
-  if (end != End::kNoMoreWorkers) spdlog::info(end == End::kIdle ? "idle: exit" : "asked to stop: drain");
-  server->Unlink();
-  if (end == End::kIdle) {
-    // Who connected before the socket went is served like anybody else.
-    do {
-      absl::SleepFor(kBacklogGrace);
-    } while (stats.calls_running > 0 || coordinator->load().flights > 0);
-  }
+}
+
+std::vector<grpc::Service*> Services::ServicesOf(const Gate& gate, const std::string& address) {
+  const v1::Config& config = engine.config;
+  const Signatures* const signatures = &*engine.signatures;
+  Store* const store = engine.store.get();
+  WorkerPool* const pool = engine.pool.get();
+  Coordinator* const coordinator = engine.coordinator.get();
+  Stats* const stats = &engine.stats;
+  std::vector<grpc::Service*> made;
+  const auto add = [&](std::unique_ptr<grpc::Service> service) {
+    made.push_back(service.get());
+    services.push_back(std::move(service));
+  };
+  facts.address = address;
+  const ConnectionLost lost = [this](const std::string& peer) {
+    KilnServer* const serving = listening;
+    return serving != nullptr && serving->Lost(peer);
+  };
+  add(std::make_unique<CompileService>(config, gate, lost, signatures, silence.get(), &*sent, pool,
+                                       engine.upstream.get(), coordinator, stats));
+  add(std::make_unique<AdminService>(config, gate, facts, signatures, store, pool, engine.gpus.get(),
+                                     coordinator, people.get(), stats));
+  add(std::make_unique<BundleService>(config, gate, BundleCompilerOf(*pool), signatures, silence.get(), store,
+                                      coordinator, &*spools, bundles.get(), stats));
+  using grpc::reflection::v1::ServerReflection;
+  add(std::make_unique<ReflectionService<ServerReflection>>(gate, silence.get(), stats));
+  using OldReflection = grpc::reflection::v1alpha::ServerReflection;
+  add(std::make_unique<ReflectionService<OldReflection>>(gate, silence.get(), stats));
+  return made;
+}
+
+absl::Status Services::StartMetrics() {
+  KILN_ASSIGN_OR_RETURN(metrics, PrometheusListener::Start(engine.config.metrics().address(), [this] {
+                          return ReadMetrics(engine.stats, *engine.store, engine.coordinator->load(),
+                                             *engine.pool, engine.tier.get(), &*engine.tier_workers,
+                                             engine.upstream.get());
+                        }));
+  spdlog::info("metrics at http://{}/metrics", metrics->address());
+  return absl::OkStatus();
+}
+
+void Services::WaitForLast() {
+  // Who connected before the socket went is served like anybody else.
+  do {
+    absl::SleepFor(kBacklogGrace);
+  } while (engine.stats.calls_running > 0 || engine.coordinator->load().flights > 0);
+}
+
+void Services::Drain() {
   draining = true;
-  tier_workers.Stop();
-  if (!coordinator->Drain(absl::Seconds(config.drain_seconds())))
+  engine.tier_workers->Stop();
+  if (!engine.coordinator->Drain(absl::Seconds(engine.config.drain_seconds())))
     spdlog::warn("jobs still run at the end of the drain; they are cancelled");
   server->Shutdown(absl::Now() + kLastWordsGrace);
   metrics = nullptr;
-  coordinator = nullptr;
-  pool = nullptr;
+}
+
+// Ends processes that measure and are idle, on a thread of its own: a process that does not die holds who
+// waits for it, and signals are heard elsewhere. One at a time.
+class IdleMeasuring {
+ public:
+  // `gpus` outlives it; null: there are none.
+  explicit IdleMeasuring(MeasuringPool* gpus) : gpus_(gpus) {}
+  absl::Status Start() {
+    if (gpus_ != nullptr) {
+      KILN_ASSIGN_OR_RETURN(thread_, ThreadExecutor::Create(1));
+    }
+    return absl::OkStatus();
+  }
+  void End() {
+    if (thread_ == nullptr || ending_.exchange(true)) return;
+    thread_->Post([this] {
+      gpus_->EndIdle();
+      ending_ = false;
+    });
+  }
+
+ private:
+  MeasuringPool* const gpus_;
+  std::atomic<bool> ending_{false};
+  std::unique_ptr<ThreadExecutor> thread_;  // last: it uses both
+};
+
+absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, const Measuring& measuring,
+                   const sigset_t& signals) {
+  Engine engine;
+  engine.config = std::move(config);
+  KILN_RETURN_IF_ERROR(engine.OpenStore(where_in_use));
+  KILN_RETURN_IF_ERROR(engine.StartWorkers(zygote, measuring));
+  KILN_RETURN_IF_ERROR(engine.StartCoordinator(measuring));
+  // Whatever happens below: what measures uses the coordinator.
+  const absl::Cleanup stop_tier_workers = [&engine] { engine.tier_workers->Stop(); };
+  KILN_RETURN_IF_ERROR(engine.tier_workers->StartServing(engine.gpus.get(), &*engine.tuner,
+                                                         &*engine.tuning_records, engine.coordinator.get()));
+  Services services(&engine);
+  KILN_RETURN_IF_ERROR(services.Start());
+  IdleMeasuring idle_measuring(engine.gpus.get());
+  KILN_RETURN_IF_ERROR(idle_measuring.Start());
+  const End end = WaitForEnd(engine.config, signals, engine.stats, engine.coordinator.get(), *zygote,
+                             [&idle_measuring] { idle_measuring.End(); });
+  if (end != End::kNoMoreWorkers) spdlog::info(end == End::kIdle ? "idle: exit" : "asked to stop: drain");
+  services.server->Unlink();
+  if (end == End::kIdle) services.WaitForLast();
+  services.Drain();
+  engine.coordinator = nullptr;
+  engine.pool = nullptr;
   spdlog::info("stopped");
   if (end == End::kNoMoreWorkers) return absl::UnavailableError("the process that starts workers is gone");
   return absl::OkStatus();
