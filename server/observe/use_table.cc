@@ -37,6 +37,12 @@ void UseTable::Count(absl::string_view tenant_name, absl::string_view job_name, 
   if (jobs_ > jobs_max_) ForgetAJob();
 }
 
+void UseTable::CountSeconds(absl::string_view tenant, absl::string_view job, double seconds) {
+  Use use;
+  use.spent_us = static_cast<uint64_t>(std::max(0.0, 1e6 * seconds));
+  Count(tenant, job, use);
+}
+
 UseTable::Tenant& UseTable::TenantOf(absl::string_view name) {
   const auto found = tenants_.find(name);
   if (found != tenants_.end()) return found->second;

@@ -41,6 +41,9 @@ class UseTable {
       : jobs_max_(jobs_max), tenants_max_(tenants_max) {}
 
   void Count(absl::string_view tenant, absl::string_view job, const Use& more) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of workers and GPUs.
+  void CountSeconds(absl::string_view tenant, absl::string_view job, double seconds)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   struct Row {
     std::string tenant;
