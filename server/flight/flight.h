@@ -27,6 +27,36 @@ enum class FlightState { kNone, kLooking, kUploading, kQueued, kRunning, kWaitin
 const char* FlightStateName(FlightState state);
 
 struct Flight {
+  // What is known of its key beside it.
+  struct Look {
+    KnownKeyPtr known;       // of the store, where it has what is outdated
+    bool claims = false;     // was looked up further
+    bool elsewhere = false;  // another daemon compiles it: none of this one's limits of time are its
+  };
+  struct Progress {
+    std::string phase = "starting";             // while it runs
+    absl::btree_map<int, FlightEventPtr> last;  // of each kind, for who joins later
+    uint32_t kernels_done = 0;
+    uint32_t kernels_total = 0;
+  };
+  struct Work {
+    bool begun = false;
+    size_t at_work = 0;               // tasks that have not ended, or brought what comes next
+    double seconds = 0;               // of workers
+    absl::btree_set<TaskId> waiting;  // of FlightTasks: those that are in the queue
+  };
+  // Of FlightPlaces.
+  struct Place {
+    bool taken = false;
+    uint64_t held_bytes = 0;    // with a place, beside its request's
+    uint64_t asked_bytes = 0;   // the most that uploads on their way take
+    uint64_t upload_bytes = 0;  // of those what is charged beside the request's graph
+  };
+  struct Result {
+    std::shared_ptr<const Artifact> artifact;
+    FlightEventPtr done;
+  };
+
   FlightId id = 0;
   FlightState state = FlightState::kLooking;
   std::string slot;                        // a debug flight has none: it is nobody else's
@@ -34,29 +64,14 @@ struct Flight {
   absl::btree_set<CallId> waiters;         // in order of arrival
   CallId leader = 0;                       // for whom it compiles, where that caller is still here
   Caller::Class work_class = Caller::Class::kBackground;
-  std::shared_ptr<const Artifact> artifact;
-  KnownKeyPtr known;  // of the store, where it has what is outdated
-  FlightEventPtr done;
   uint64_t caller_bytes = 0;  // without a place, in CallerBytes
-  bool begun = false;
-  bool claims = false;     // was looked up further
-  bool elsewhere = false;  // another daemon compiles it: none of this one's limits of time are its
   uint32_t position = 0;
-  std::string phase = "starting";                 // while it runs
-  absl::btree_map<int, FlightEventPtr> progress;  // the last of each kind, for who joins later
-  uint32_t kernels_done = 0;
-  uint32_t kernels_total = 0;
-  size_t at_work = 0;  // tasks that have not ended, or brought what comes next
-  double worker_seconds = 0;
   std::optional<MonotonicTime> due;  // for a look at it: its upload takes long, its time while queued is up
-
-  absl::btree_set<TaskId> waiting;  // of FlightTasks: those that are in the queue
-
-  // Of FlightPlaces.
-  bool place = false;
-  uint64_t held_bytes = 0;    // with a place, beside its request's
-  uint64_t asked_bytes = 0;   // the most that uploads on their way take
-  uint64_t upload_bytes = 0;  // of those what is charged beside the request's graph
+  Look look;
+  Progress progress;
+  Work work;
+  Place place;
+  Result result;
 };
 
 // Who is charged for it: the first caller, in the flight's class.

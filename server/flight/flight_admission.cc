@@ -39,7 +39,7 @@ absl::Status FlightAdmission::CheckBegun(const Flight& flight, TaskQueue::Kind k
 // Where nothing else waits it is tried: there is nothing better to do, and what it takes is learnt.
 absl::Status FlightAdmission::CheckTime(const Flight& flight, double needs, MonotonicTime deadline) {
   if (deadline == MonotonicTime::max()) return absl::OkStatus();
-  if (tasks_->queue().waiting_for_workers() <= flight.waiting.size()) return absl::OkStatus();
+  if (tasks_->queue().waiting_for_workers() <= flight.work.waiting.size()) return absl::OkStatus();
   const double left = std::max(0.0, SecondsBetween(clock_->Now(), deadline));
   if (needs <= left) return absl::OkStatus();
   const double again = std::max(needs, SecondsBehindExpected(flight)) - left;
@@ -86,15 +86,15 @@ absl::Status FlightAdmission::ComesAgain(const Flight& flight, absl::Status refu
 
 double FlightAdmission::SecondsOf(const Flight& flight) const {
   const Caller caller = CallerOf(flight);
-  const double bytes = static_cast<double>(flight.request->bytes), typical = compile_bytes_of_.Of(caller);
+  const double bytes = static_cast<double>(flight.request->bytes.all), typical = compile_bytes_of_.Of(caller);
   return compile_seconds_of_.Of(caller) * (typical > 0 ? std::min(1.0, bytes / typical) : 1);
 }
 
 void FlightAdmission::Learn(const Flight& flight) {
-  compile_seconds_.Add(flight.worker_seconds);
+  compile_seconds_.Add(flight.work.seconds);
   const Caller caller = CallerOf(flight);
-  compile_seconds_of_.Add(caller, flight.worker_seconds);
-  compile_bytes_of_.Add(caller, static_cast<double>(flight.request->bytes));
+  compile_seconds_of_.Add(caller, flight.work.seconds);
+  compile_bytes_of_.Add(caller, static_cast<double>(flight.request->bytes.all));
 }
 
 }  // namespace kiln

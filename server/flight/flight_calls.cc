@@ -52,7 +52,7 @@ void FlightCalls::Announce(const Flight& flight, CallId id) {
   if (waiting.announced) return;
   waiting.announced = true;
   waiting.call.subscriber->Event(
-      QueuedEvent(flight.request->job_id, flight.position, /*joined=*/id != flight.leader));
+      QueuedEvent(flight.request->job.id, flight.position, /*joined=*/id != flight.leader));
 }
 
 void FlightCalls::KeepGraph(CallId id) {

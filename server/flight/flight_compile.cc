@@ -272,7 +272,7 @@ FlightCompile::Next FlightCompile::Finish() {
   record.set_compiler_fingerprint(compiler_->fingerprint());
   {
     absl::MutexLock lock(&mutex_);
-    record.set_queue_seconds(SecondsBetween(request_->created, planning_));
+    record.set_queue_seconds(SecondsBetween(request_->job.created, planning_));
     record.set_plan_seconds(SecondsBetween(planning_, emitting_));
   }
   record.set_emit_seconds(SecondsBetween(emitting_, MonotonicNow()));

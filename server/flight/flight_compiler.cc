@@ -50,7 +50,7 @@ void FlightCompiler::RememberMiss(const FlightRequest& request) {
   *miss.record.mutable_hints() = request.hints;
   miss.record.set_compiler_fingerprint(fingerprint_);
   miss.unix_seconds = absl::ToUnixSeconds(absl::Now());
-  miss.variants_known = request.variants_known;
+  miss.variants_known = request.job.variants_known;
   miss.debug = request.debug;
   stats_->last_misses.Add(std::move(miss));
 }

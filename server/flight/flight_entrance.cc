@@ -16,12 +16,12 @@ absl::Status FlightEntrance::CheckOpen() const {
 absl::Status FlightEntrance::TakePlace(Flight& flight) {
   KILN_RETURN_IF_ERROR(CheckOpen());
   const FlightRequest& request = *flight.request;
-  if (!flight.elsewhere) {
+  if (!flight.look.elsewhere) {
     KILN_RETURN_IF_ERROR(here_.admission.CheckQuota(flight));
     KILN_RETURN_IF_ERROR(here_.admission.CheckNew(flight, here_.calls.LatestDeadline(flight)));
   }
-  while (const std::optional<FlightPlaces::Short> what = here_.places.ShortOf(request.bytes)) {
-    if (!Displace(request.caller.tenant, request.bytes, *what)) return RefuseForRoom(flight);
+  while (const std::optional<FlightPlaces::Short> what = here_.places.ShortOf(request.bytes.all)) {
+    if (!Displace(request.caller.tenant, request.bytes.all, *what)) return RefuseForRoom(flight);
   }
   here_.callers.Take(request.caller.tenant, std::exchange(flight.caller_bytes, 0));
   here_.places.Take(flight);
@@ -29,10 +29,10 @@ absl::Status FlightEntrance::TakePlace(Flight& flight) {
 }
 
 absl::Status FlightEntrance::ChargeGraph(Flight& flight, uint64_t bytes) {
-  if (bytes <= flight.request->graph_bytes) return absl::OkStatus();
+  if (bytes <= flight.request->bytes.graph) return absl::OkStatus();
   here_.places.GiveBack(flight);
-  flight.request->bytes += bytes - flight.request->graph_bytes;
-  flight.request->graph_bytes = bytes;
+  flight.request->bytes.all += bytes - flight.request->bytes.graph;
+  flight.request->bytes.graph = bytes;
   return TakePlace(flight);
 }
 

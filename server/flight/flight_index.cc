@@ -8,16 +8,16 @@ namespace kiln {
 Flight& FlightIndex::Add(FlightRequest request, std::string slot, std::string job_id, MonotonicTime now) {
   auto flight = std::make_unique<Flight>();
   flight->id = NextNumber();
-  request.job_id = std::move(job_id);
-  request.created = now;
-  request.program = flight->id;
+  request.job.id = std::move(job_id);
+  request.job.created = now;
+  request.job.program = flight->id;
   flight->request = std::make_shared<FlightRequest>(std::move(request));
   flight->slot = std::move(slot);
   if (!flight->slot.empty()) {
     by_slot_[flight->slot] = flight->id;
     if (joinable_ != nullptr) joinable_->Add(flight->slot);
   }
-  by_job_[flight->request->job_id] = flight->id;
+  by_job_[flight->request->job.id] = flight->id;
   Flight& made = *flight;
   flights_[made.id] = std::move(flight);
   return made;
@@ -28,7 +28,7 @@ void FlightIndex::Hide(const Flight& flight) {
     by_slot_.erase(found);
     if (joinable_ != nullptr) joinable_->Remove(flight.slot);
   }
-  if (const auto found = by_job_.find(flight.request->job_id);
+  if (const auto found = by_job_.find(flight.request->job.id);
       found != by_job_.end() && found->second == flight.id) {
     by_job_.erase(found);
   }
@@ -58,17 +58,18 @@ std::vector<v1::JobInfo> FlightIndex::Jobs(MonotonicTime now) const {
   std::vector<v1::JobInfo> jobs;
   for (const auto& [id, flight] : flights_) {
     v1::JobInfo& job = jobs.emplace_back();
-    job.set_job_id(flight->request->job_id);
+    job.set_job_id(flight->request->job.id);
     job.set_compile_key(flight->request->compile_key);
     job.set_title(flight->request->notes.title());
-    job.set_phase(flight->state == FlightState::kRunning ? flight->phase : FlightStateName(flight->state));
-    job.set_kernels_done(flight->kernels_done);
-    job.set_kernels_total(flight->kernels_total);
+    job.set_phase(flight->state == FlightState::kRunning ? flight->progress.phase
+                                                         : FlightStateName(flight->state));
+    job.set_kernels_done(flight->progress.kernels_done);
+    job.set_kernels_total(flight->progress.kernels_total);
     job.set_waiters(static_cast<uint32_t>(flight->waiters.size()));
-    job.set_seconds(SecondsBetween(flight->request->created, now));
+    job.set_seconds(SecondsBetween(flight->request->job.created, now));
     job.set_tenant(flight->request->caller.tenant);
     job.set_job(flight->request->caller.job);
-    job.set_graph_bytes(flight->request->bytes);
+    job.set_graph_bytes(flight->request->bytes.all);
   }
   std::sort(jobs.begin(), jobs.end(),
             [](const v1::JobInfo& a, const v1::JobInfo& b) { return a.seconds() > b.seconds(); });

@@ -30,21 +30,21 @@ std::optional<FlightId> FlightPlaces::Displaceable(const std::string& tenant, ui
 
 void FlightPlaces::Take(Flight& flight) {
   const FlightRequest& request = *flight.request;
-  flight.place = true;
+  flight.place.taken = true;
   ++places_;
-  bytes_ += request.bytes;
+  bytes_ += request.bytes.all;
   Placed& placed = placed_[request.caller.tenant];
   placed.flights.insert(flight.id);
-  placed.bytes += request.bytes;
+  placed.bytes += request.bytes.all;
 }
 
 void FlightPlaces::GiveBack(Flight& flight) {
-  if (!flight.place) return;
-  flight.place = false;
+  if (!flight.place.taken) return;
+  flight.place.taken = false;
   --places_;
-  const uint64_t bytes =
-      flight.request->bytes + std::exchange(flight.held_bytes, 0) + std::exchange(flight.upload_bytes, 0);
-  flight.asked_bytes = 0;
+  const uint64_t bytes = flight.request->bytes.all + std::exchange(flight.place.held_bytes, 0) +
+                         std::exchange(flight.place.upload_bytes, 0);
+  flight.place.asked_bytes = 0;
   placed_.at(flight.request->caller.tenant).flights.erase(flight.id);
   TakeFrom(flight.request->caller.tenant, bytes);
 }
@@ -57,25 +57,25 @@ void FlightPlaces::TakeFrom(const std::string& tenant, uint64_t bytes) {
 }
 
 void FlightPlaces::ChargeHeld(Flight& flight, uint64_t bytes) {
-  if (!flight.place || bytes <= flight.held_bytes) return;
-  const uint64_t more = bytes - std::exchange(flight.held_bytes, bytes);
+  if (!flight.place.taken || bytes <= flight.place.held_bytes) return;
+  const uint64_t more = bytes - std::exchange(flight.place.held_bytes, bytes);
   bytes_ += more;
   placed_.at(flight.request->caller.tenant).bytes += more;
 }
 
 bool FlightPlaces::HasRoomToAsk(const Flight& flight, const FlightCall& call) const {
-  const uint64_t graph = flight.request->graph_bytes;
-  const uint64_t asked = flight.asked_bytes + call.upload_bytes;
+  const uint64_t graph = flight.request->bytes.graph;
+  const uint64_t asked = flight.place.asked_bytes + call.upload_bytes;
   const uint64_t beside = asked > graph ? asked - graph : 0;
-  return beside <= flight.upload_bytes || bytes_ - flight.upload_bytes + beside <= bytes_max_;
+  return beside <= flight.place.upload_bytes || bytes_ - flight.place.upload_bytes + beside <= bytes_max_;
 }
 
 // The place is for one graph: what uploads on their way take beyond it is charged beside it.
 void FlightPlaces::ChargeAsked(Flight& flight, uint64_t asked_bytes) {
-  flight.asked_bytes = asked_bytes;
-  const uint64_t graph = flight.request->graph_bytes;
+  flight.place.asked_bytes = asked_bytes;
+  const uint64_t graph = flight.request->bytes.graph;
   const uint64_t beside = asked_bytes > graph ? asked_bytes - graph : 0;
-  const uint64_t before = std::exchange(flight.upload_bytes, beside);
+  const uint64_t before = std::exchange(flight.place.upload_bytes, beside);
   bytes_ = bytes_ - before + beside;
   uint64_t& of_tenant = placed_.at(flight.request->caller.tenant).bytes;
   of_tenant = of_tenant - before + beside;

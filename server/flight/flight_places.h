@@ -9,7 +9,7 @@
 // Where room is short, the tenant that holds most of what is short gives it back, where that is more than a
 // newcomer's comes to: `Displaceable` names its latest flight that holds nothing else.
 //
-// Ownership: of flights it changes the fields that flight.h names. Threads: one at a time (the table's
+// Ownership: of flights it changes `place`. Threads: one at a time (the table's
 // strand). Limits: an entry a tenant that holds any, and an upload that is unpacked.
 #pragma once
 

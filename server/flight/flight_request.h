@@ -26,22 +26,29 @@ struct FlightRequest {
   std::string compile_key;
   std::string request_key;
   Caller caller;       // the first one; its class is that of the flight when it is queued
-  std::string job_id;  // 16 random bytes
   bool debug = false;  // stages as text, kernels emitted anew with their listings
   v1::RequestSections sections;
   v1::GraphNotes notes;
-  v1::Gang gang;                                  // of the callers, where another daemon has its verdict
-  uint64_t bytes = 0;                             // of the graph, before it is here, and of the header
-  uint64_t graph_bytes = 0;                       // of those the graph's, as the caller says
-  uint64_t header_bytes = 0;                      // of those the header's, in memory
-  std::vector<std::string> hops;                  // daemons that the request has passed
+  v1::Gang gang;  // of the callers, where another daemon has its verdict
+  struct Bytes {
+    uint64_t all = 0;     // of the graph, before it is here, and of the header
+    uint64_t graph = 0;   // of those the graph's, as the caller says
+    uint64_t header = 0;  // of those the header's, in memory
+  };
+  Bytes bytes;
+  std::vector<std::string> hops;  // daemons that the request has passed
+
+  // Set by the table.
   v1::Hints hints;                                // of the caller for whom it compiles
   GraphPtr graph;                                 // null until it is here
   MonotonicTime deadline = MonotonicTime::max();  // of who waits when it is queued
-  // Set by the table, as are job_id, hints, graph and deadline.
-  uint64_t program = 0;  // in the order of arrival
-  MonotonicTime created;
-  size_t variants_known = 0;  // stored ones of the key, none of which fits
+  struct Job {
+    std::string id;        // 16 random bytes
+    uint64_t program = 0;  // in the order of arrival
+    MonotonicTime created;
+    size_t variants_known = 0;  // stored ones of the key, none of which fits
+  };
+  Job job;
 };
 using FlightRequestPtr = std::shared_ptr<const FlightRequest>;  // shared by the table and who compiles
 

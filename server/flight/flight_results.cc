@@ -9,20 +9,20 @@
 namespace kiln {
 
 void FlightResults::Made(Flight& flight, std::shared_ptr<const Artifact> artifact, uint32_t workers_lost) {
-  if (!flight.elsewhere) here_.admission.Learn(flight);
+  if (!flight.look.elsewhere) here_.admission.Learn(flight);
   flight.state = FlightState::kStoring;
-  flight.artifact = std::move(artifact);
-  flight.done = DoneEvent(flight.artifact->signed_manifest, /*durable=*/false, workers_lost);
+  flight.result.artifact = std::move(artifact);
+  flight.result.done = DoneEvent(flight.result.artifact->signed_manifest, /*durable=*/false, workers_lost);
   // First: who is answered may fetch at once.
-  here_.store->Write(flight.id, flight.artifact);
+  here_.store->Write(flight.id, flight.result.artifact);
   const std::vector<CallId> waiters(flight.waiters.begin(), flight.waiters.end());
   for (const CallId waiter : waiters) Answer(flight, waiter);
 }
 
 void FlightResults::Answer(Flight& flight, CallId id) {
   WaitingCall& waiting = here_.calls.At(id);
-  if (GuardsHold(flight.artifact->guards, waiting.call.hints)) {
-    waiting.call.subscriber->Event(flight.done);
+  if (GuardsHold(flight.result.artifact->guards, waiting.call.hints)) {
+    waiting.call.subscriber->Event(flight.result.done);
     waiting.served = true;
   } else if (id == flight.leader) {
     // It was compiled for these very sizes. Of this call, not of the graph: not stored.

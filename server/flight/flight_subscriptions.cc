@@ -19,7 +19,7 @@ Flight& FlightSubscriptions::NewFlight(FlightRequest request, std::string slot) 
       here_.flights.Add(std::move(request), std::move(slot), here_.options.new_job_id(), here_.clock->Now());
   // Of one whose graph has come with the flight before: that too, until it has a place.
   const FlightRequest& kept = *flight.request;
-  flight.caller_bytes = kept.header_bytes + (kept.graph != nullptr ? kept.graph->size() : 0);
+  flight.caller_bytes = kept.bytes.header + (kept.graph != nullptr ? kept.graph->size() : 0);
   here_.callers.Add(kept.caller.tenant, flight.caller_bytes);
   return flight;
 }
@@ -54,8 +54,8 @@ Flight* FlightSubscriptions::Unsubscribe(CallId id) {
   if (waiting == nullptr) return nullptr;
   Flight* const flight = here_.flights.Find(waiting->flight);
   here_.callers.Take(flight->request->caller.tenant, waiting->call.bytes);
-  if (waiting->asked && flight->asked_bytes > 0) {
-    here_.places.ChargeAsked(*flight, flight->asked_bytes - waiting->call.upload_bytes);
+  if (waiting->asked && flight->place.asked_bytes > 0) {
+    here_.places.ChargeAsked(*flight, flight->place.asked_bytes - waiting->call.upload_bytes);
     here_.places.ChargeUnpacking(id);
   }
   here_.calls.Remove(*flight, id);
@@ -88,7 +88,7 @@ void FlightSubscriptions::AnswerFromKnown(Flight& flight, const KnownKey& known,
 
 // It makes no other.
 void FlightSubscriptions::AnswerFromOutdated(Flight& flight) {
-  const KnownKeyPtr known = std::move(flight.known);
+  const KnownKeyPtr known = std::move(flight.look.known);
   if (known != nullptr) AnswerFromKnown(flight, *known, Outdated::kTake);
 }
 
@@ -103,7 +103,7 @@ void FlightSubscriptions::EndOfAll(Flight& flight) {
   here_.tasks.Drop(flight);
   if (flight.state == FlightState::kRunning || flight.state == FlightState::kWaiting)
     here_.workers->Stop(flight.id);
-  if (flight.at_work == 0) {
+  if (flight.work.at_work == 0) {
     Erase(flight);
     return;
   }
@@ -143,10 +143,10 @@ void FlightSubscriptions::GoOnInNext(Flight& flight, const std::vector<CallId>& 
 }
 
 void FlightSubscriptions::Erase(Flight& flight) {
-  if (flight.claims) here_.claims->Over(flight.id);
+  if (flight.look.claims) here_.claims->Over(flight.id);
   here_.SetDue(flight, std::nullopt);
   if (flight.state == FlightState::kQueued) --here_.queued;
-  if (flight.begun) --here_.begun;
+  if (flight.work.begun) --here_.begun;
   here_.tasks.Drop(flight);
   here_.places.GiveBack(flight);
   here_.callers.Take(flight.request->caller.tenant, flight.caller_bytes);

@@ -14,7 +14,7 @@ FlightTable::FlightTable(const Options& options, const Clock* clock, Workers* wo
 // ---- Calls -----------------------------------------------------------------------------------
 
 void FlightTable::Compile(CallId id, FlightRequest request, FlightCall call) {
-  const uint64_t kept = request.header_bytes + call.bytes;  // of who joins less: its hints alone
+  const uint64_t kept = request.bytes.header + call.bytes;  // of who joins less: its hints alone
   if (absl::Status fits = subscriptions_.CheckRoom(request.caller.tenant, kept); !fits.ok()) {
     call.subscriber->End(fits);
     return;
@@ -64,8 +64,8 @@ void FlightTable::Join(Flight& flight, CallId id) {
     return;
   }
   here_.calls.KeepGraph(id);
-  for (const auto& [kind, event] : flight.progress) here_.calls.At(id).call.subscriber->Event(event);
-  if (flight.artifact != nullptr) results_.Answer(flight, id);
+  for (const auto& [kind, event] : flight.progress.last) here_.calls.At(id).call.subscriber->Event(event);
+  if (flight.result.artifact != nullptr) results_.Answer(flight, id);
 }
 
 void FlightTable::Cancel(CallId id, Gone gone) {
@@ -90,11 +90,11 @@ void FlightTable::Leave(Flight& flight) {
 void FlightTable::Looked(FlightId id, KnownKeyPtr known, Where where) {
   Flight* const flight = here_.flights.Find(id);
   if (flight == nullptr || flight->state != State::kLooking) return;
-  flight->request->variants_known = known->variants.size();
+  flight->request->job.variants_known = known->variants.size();
   subscriptions_.AnswerFromKnown(*flight, *known);
   const bool outdated =
       std::any_of(known->variants.begin(), known->variants.end(), [](const auto& v) { return v.outdated; });
-  flight->known = outdated ? known : nullptr;
+  flight->look.known = outdated ? known : nullptr;
   if (flight->waiters.empty()) {
     subscriptions_.Erase(*flight);
   } else if (absl::Status refusal = RefusalOf(*known, here_.clock->WallNow()); !refusal.ok()) {
@@ -103,11 +103,11 @@ void FlightTable::Looked(FlightId id, KnownKeyPtr known, Where where) {
              where == Where::kHere && here_.claims != nullptr && !begins.ok()) {
     subscriptions_.EndAll(*flight, begins);
   } else if (where == Where::kHere && here_.claims != nullptr) {
-    flight->claims = true;
+    flight->look.claims = true;
     here_.claims->LookFurther(id, *flight->request, here_.calls.At(*flight->waiters.begin()).call.hints,
                               std::move(known));
   } else {
-    flight->elsewhere = where == Where::kElsewhere;
+    flight->look.elsewhere = where == Where::kElsewhere;
     BeginCompile(*flight);
   }
   turns_.StartTasks();
@@ -140,7 +140,7 @@ void FlightTable::Ended(TaskId id, double seconds, bool typical) {
   if (!doing.has_value()) return;
   if (Flight* const flight = here_.flights.Find(doing->flight); flight != nullptr) {
     here_.admission.Spend(flight->request->caller.tenant, seconds);
-    if (doing->task.kind != TaskQueue::Kind::kTune) flight->worker_seconds += seconds;
+    if (doing->task.kind != TaskQueue::Kind::kTune) flight->work.seconds += seconds;
   } else if (!doing->measures_for.empty()) {
     here_.admission.Spend(doing->measures_for, seconds);
   }
@@ -156,11 +156,11 @@ void FlightTable::Asked(FlightId id, const std::vector<FlightTask>& tasks) {
 
 void FlightTable::Advanced(FlightId id, FlightNext next) {
   Flight* const flight = here_.flights.Find(id);
-  if (flight == nullptr || flight->at_work == 0) return;
-  --flight->at_work;
+  if (flight == nullptr || flight->work.at_work == 0) return;
+  --flight->work.at_work;
   here_.places.ChargeHeld(*flight, next.held_bytes);
   if (flight->state == State::kDying) {
-    if (flight->at_work == 0) subscriptions_.Erase(*flight);
+    if (flight->work.at_work == 0) subscriptions_.Erase(*flight);
   } else if (next.outcome.has_value()) {
     if (next.outcome->ok()) {
       results_.Made(*flight, **std::move(next.outcome), next.workers_lost);
@@ -178,12 +178,12 @@ void FlightTable::Advanced(FlightId id, FlightNext next) {
 void FlightTable::Progress(FlightId id, absl::string_view phase, FlightEventPtr event) {
   Flight* const flight = here_.flights.Find(id);
   if (flight == nullptr || (flight->state != State::kRunning && flight->state != State::kWaiting)) return;
-  flight->phase = std::string(phase);
+  flight->progress.phase = std::string(phase);
   if (event == nullptr) return;
   const v1::CompileEvent& message = event->message();
-  if (message.has_planned()) flight->kernels_total = message.planned().kernels();
-  if (message.has_emitted()) flight->kernels_done = message.emitted().done();
-  if (!message.has_debug()) flight->progress[message.kind_case()] = event;
+  if (message.has_planned()) flight->progress.kernels_total = message.planned().kernels();
+  if (message.has_emitted()) flight->progress.kernels_done = message.emitted().done();
+  if (!message.has_debug()) flight->progress.last[message.kind_case()] = event;
   here_.calls.Tell(*flight, event);
 }
 
@@ -222,7 +222,7 @@ void FlightTable::Drain() {
   // Those that wait for what other daemons make, which may be minutes.
   std::vector<FlightId> waiting;
   for (const auto& [id, flight] : here_.flights.all()) {
-    if (flight->state == State::kLooking && flight->claims) waiting.push_back(id);
+    if (flight->state == State::kLooking && flight->look.claims) waiting.push_back(id);
   }
   for (const FlightId id : waiting) subscriptions_.EndAll(*here_.flights.Find(id), RefusalOfStopping());
   // Who was lost does not come back to a daemon that stops.
@@ -252,7 +252,7 @@ bool FlightTable::MayMeasureFor(const std::string& tenant) const {
 
 std::string FlightTable::JobOf(const std::string& slot) const {
   const Flight* const flight = here_.flights.OfSlot(slot);
-  return flight == nullptr ? "" : flight->request->job_id;
+  return flight == nullptr ? "" : flight->request->job.id;
 }
 
 FlightRequestPtr FlightTable::RequestOfJob(const std::string& job_id) const {

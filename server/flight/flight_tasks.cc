@@ -8,18 +8,18 @@ namespace kiln {
 void FlightTasks::Add(Flight& flight, const FlightTask& task, TaskQueue::Task queued) {
   queued.kind = task.kind;
   queued.caller = CallerOf(flight);
-  queued.program = flight.request->program;
+  queued.program = flight.request->job.program;
   queued.urgent = task.urgent;
   const TaskId id = queue_.Push(std::move(queued));
-  flight.waiting.insert(id);
+  flight.work.waiting.insert(id);
   doing_[id] = {flight.id, task, ""};
 }
 
 void FlightTasks::PushFirst(Flight& flight, double seconds) {
-  const TaskQueue::Kind kind = flight.elsewhere ? TaskQueue::Kind::kForward : TaskQueue::Kind::kPlan;
+  const TaskQueue::Kind kind = flight.look.elsewhere ? TaskQueue::Kind::kForward : TaskQueue::Kind::kPlan;
   TaskQueue::Task queued;
   queued.begins = true;
-  if (!flight.elsewhere) queued.brings = std::max(0.0, seconds - queue_.Typical(kind, CallerOf(flight)));
+  if (!flight.look.elsewhere) queued.brings = std::max(0.0, seconds - queue_.Typical(kind, CallerOf(flight)));
   Add(flight, {kind, 0, false}, std::move(queued));
 }
 
@@ -28,15 +28,15 @@ void FlightTasks::Push(Flight& flight, const std::vector<FlightTask>& tasks) {
 }
 
 void FlightTasks::MakeInteractive(const Flight& flight) {
-  for (const TaskId task : flight.waiting) queue_.MakeInteractive(task);
+  for (const TaskId task : flight.work.waiting) queue_.MakeInteractive(task);
 }
 
 void FlightTasks::Drop(Flight& flight) {
-  for (const TaskId id : flight.waiting) {
+  for (const TaskId id : flight.work.waiting) {
     queue_.Remove(id);
     doing_.erase(id);
   }
-  flight.waiting.clear();
+  flight.work.waiting.clear();
 }
 
 void FlightTasks::PushChore(uint64_t number, const Caller& caller, TaskQueue::Kind kind, uint64_t program) {
@@ -72,7 +72,7 @@ std::optional<FlightTasks::Doing> FlightTasks::Ended(TaskId id, double seconds, 
 
 double FlightTasks::SecondsOfRest(const Flight& flight, TaskQueue::Kind taken, const Caller& caller) const {
   double seconds = queue_.Typical(taken, caller);
-  for (const TaskId id : flight.waiting) {
+  for (const TaskId id : flight.work.waiting) {
     const TaskQueue::Kind kind = doing_.at(id).task.kind;
     if (kind != TaskQueue::Kind::kTune) seconds += queue_.Typical(kind, caller);
   }

@@ -17,7 +17,7 @@ void FlightTurns::Enqueue(Flight& flight, CallId leader) {
   flight.state = FlightState::kQueued;
   flight.position = static_cast<uint32_t>(here_.queued + here_.begun);
   ++here_.queued;
-  if (!flight.elsewhere) WatchTime(flight);
+  if (!flight.look.elsewhere) WatchTime(flight);
   here_.tasks.PushFirst(flight, here_.admission.SecondsOf(flight));
   for (const CallId waiter : flight.waiters) {
     here_.calls.Announce(flight, waiter);
@@ -49,7 +49,7 @@ void FlightTurns::StartTasks() {
       here_.workers->Start(*id, 0, nullptr, task);
       continue;
     }
-    flight->waiting.erase(*id);
+    flight->work.waiting.erase(*id);
     // The timer may be late.
     if (here_.calls.LatestDeadline(*flight) <= here_.clock->Now()) {
       here_.tasks.Forget(*id);
@@ -62,7 +62,7 @@ void FlightTurns::StartTasks() {
       continue;
     }
     Begin(*flight);
-    ++flight->at_work;
+    ++flight->work.at_work;
     here_.workers->Start(*id, flight->id, flight->request, task);
   }
 }
@@ -73,7 +73,7 @@ void FlightTurns::StartTasks() {
 absl::Status FlightTurns::CheckAtFront(const Flight& flight, TaskQueue::Kind kind) {
   if (kind == TaskQueue::Kind::kTune || kind == TaskQueue::Kind::kForward) return absl::OkStatus();
   const MonotonicTime deadline = here_.calls.LatestDeadline(flight);
-  if (!flight.begun) {
+  if (!flight.work.begun) {
     KILN_RETURN_IF_ERROR(here_.admission.CheckQuota(flight));
     return here_.admission.CheckQueued(flight, deadline);
   }
@@ -91,9 +91,9 @@ void FlightTurns::Begin(Flight& flight) {
   if (flight.state == FlightState::kQueued) {
     --here_.queued;
     ++here_.begun;
-    flight.begun = true;
+    flight.work.begun = true;
     here_.SetDue(flight, std::nullopt);
-    flight.phase = flight.elsewhere ? "forwarded" : "planning";
+    flight.progress.phase = flight.look.elsewhere ? "forwarded" : "planning";
   }
   flight.state = FlightState::kRunning;
 }
@@ -109,17 +109,17 @@ void FlightTurns::EndOverdue(Flight& flight) {
 }
 
 absl::Status FlightTurns::GoOnHere(Flight& flight) {
-  if (!std::exchange(flight.elsewhere, false)) return absl::OkStatus();
-  flight.phase = "planning";
+  if (!std::exchange(flight.look.elsewhere, false)) return absl::OkStatus();
+  flight.progress.phase = "planning";
   return here_.admission.CheckQuota(flight);
 }
 
 void FlightTurns::GoOn(Flight& flight, const std::vector<FlightTask>& tasks) {
   here_.tasks.Push(flight, tasks);
-  if (flight.at_work > 0) return;
+  if (flight.work.at_work > 0) return;
   // Nothing of it is at work: it waits for its turn.
   flight.state = FlightState::kWaiting;
-  if (flight.waiting.empty())
+  if (flight.work.waiting.empty())
     subscriptions_.EndFailed(flight, absl::InternalError("the compile came to no end"));
 }
 

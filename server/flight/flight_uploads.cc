@@ -41,7 +41,7 @@ absl::Status FlightUploads::Ask(Flight& flight) {
     full = full || !room;
     if (!room) continue;
     waiting.asked = true;
-    here_.places.ChargeAsked(flight, flight.asked_bytes + waiting.call.upload_bytes);
+    here_.places.ChargeAsked(flight, flight.place.asked_bytes + waiting.call.upload_bytes);
     flight.leader = waiter;
     here_.SetDue(flight, here_.clock->Now() + here_.options.upload_patience);
     waiting.call.subscriber->Graph(Subscriber::Upload::kNow);

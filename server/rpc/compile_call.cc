@@ -61,11 +61,11 @@ CompileCall::CompileCall(grpc::CallbackServerContext* context, const Identity* w
 }
 
 void CompileCall::StartReading(Reading what) {
-  reading_ = what;
-  if (read_started_) return;
+  reading_.what = what;
+  if (reading_.started) return;
   // Who sends what nobody wants takes his time.
   if (what != Reading::kWaste) turn_.emplace(*silence_, *context_);
-  read_started_ = true;
+  reading_.started = true;
   StartRead(&message_);
 }
 
@@ -74,7 +74,7 @@ void CompileCall::Read(Subscriber::Upload wanted) {
   if (wanted == Subscriber::Upload::kNow) {
     StartReading(Reading::kGraph);
   } else {
-    packed_ = std::string();
+    upload_.packed = std::string();
     turn_.reset();
     StartReading(Reading::kWaste);
   }
@@ -84,17 +84,17 @@ void CompileCall::OnReadDone(bool ok) {
   bool header;
   {
     absl::MutexLock lock(&mutex_);
-    read_started_ = false;
+    reading_.started = false;
     turn_.reset();
-    header = reading_ == Reading::kHeader;
-    if (reading_ == Reading::kGraph) {
+    header = reading_.what == Reading::kHeader;
+    if (reading_.what == Reading::kGraph) {
       const absl::Status status = ok ? TakeChunk() : absl::OkStatus();
       if (ok && status.ok()) {
         StartReading(Reading::kGraph);
       } else {
         HandOver(status);
       }
-    } else if (reading_ == Reading::kWaste && ok) {
+    } else if (reading_.what == Reading::kWaste && ok) {
       StartReading(Reading::kWaste);
     }
   }
@@ -107,13 +107,13 @@ void CompileCall::TakeHeader(bool ok) {
   absl::Status status = absl::InvalidArgumentError("header: must come first");
   {
     absl::MutexLock lock(&mutex_);
-    reading_ = Reading::kNothing;
+    reading_.what = Reading::kNothing;
     if (ok && grpc::SerializationTraits<v1::CompileRequest>::Deserialize(&message_, &first).ok() &&
         first.has_header()) {
       status = CheckHeader(first.header(), graph_bytes_max_);
     }
-    graph_bytes_ = first.header().graph_bytes();
-    graph_digest_ = first.header().sections().graph_digest();
+    upload_.graph_bytes = first.header().graph_bytes();
+    upload_.graph_digest = first.header().sections().graph_digest();
   }
   if (!status.ok()) {
     stream_->End(status);
@@ -121,7 +121,7 @@ void CompileCall::TakeHeader(bool ok) {
   }
   v1::CompileHeader& header = *first.mutable_header();
   header.DiscardUnknownFields();  // a newer client's, which no limit is of
-  request.graph_bytes = header.graph_bytes();
+  request.bytes.graph = header.graph_bytes();
   request.ns = NamespaceOf(*who_, header.namespace_());
   request.request_key = RequestKey(header.sections());
   request.compile_key = coordinator_->lookups().KeyOf(request.ns, request.request_key);
@@ -135,10 +135,10 @@ void CompileCall::TakeHeader(bool ok) {
   FlightCall call;
   call.hints = std::move(*header.mutable_hints());
   call.bytes = call.hints.SpaceUsedLong();
-  call.upload_bytes = ZstdPackedMax(request.graph_bytes) + request.graph_bytes;
-  request.header_bytes =
+  call.upload_bytes = ZstdPackedMax(request.bytes.graph) + request.bytes.graph;
+  request.bytes.header =
       request.sections.SpaceUsedLong() + request.notes.SpaceUsedLong() + call.bytes;  // the compile's too
-  request.bytes = request.header_bytes + request.graph_bytes;
+  request.bytes.all = request.bytes.header + request.bytes.graph;
   request.gang = GangOf(header.gang());
   call.gang = request.gang;
   call.work_class = *WorkClassOf(header.work_class());  // as CheckHeader has seen
@@ -156,24 +156,23 @@ absl::Status CompileCall::TakeChunk() {
   if (chunk.graph_chunk().size() > kChunkBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("graph_chunk: more than ", kChunkBytesMax, " bytes"));
   }
-  if (packed_.size() + chunk.graph_chunk().size() > ZstdPackedMax(graph_bytes_)) {
+  if (upload_.packed.size() + chunk.graph_chunk().size() > ZstdPackedMax(upload_.graph_bytes)) {
     return absl::InvalidArgumentError("graph_chunk: more bytes than graph_bytes can take");
   }
-  packed_ += chunk.graph_chunk();
+  upload_.packed += chunk.graph_chunk();
   return absl::OkStatus();
 }
 
 // The upload is over, well or not.
 void CompileCall::HandOver(absl::Status status) {
-  reading_ = Reading::kNothing;
-  std::string packed = std::exchange(packed_, std::string());
+  reading_.what = Reading::kNothing;
+  std::string packed = std::exchange(upload_.packed, std::string());
   if (!status.ok()) {
     coordinator_->Uploaded(id_, std::move(status));
     return;
   }
-  coordinator_->Unpack(id_, [packed = std::move(packed), bytes = graph_bytes_, digest = graph_digest_] {
-    return Unpack(packed, bytes, digest);
-  });
+  coordinator_->Unpack(id_, [packed = std::move(packed), bytes = upload_.graph_bytes,
+                             digest = upload_.graph_digest] { return Unpack(packed, bytes, digest); });
 }
 
 void CompileCall::OnCancel() {

@@ -69,14 +69,20 @@ class CompileCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   const CallId id_;
   const std::shared_ptr<FlightStream> stream_;  // shared with the flight table
 
+  struct ReadState {
+    Reading what = Reading::kNothing;
+    bool started = false;
+  };
+  struct Upload {
+    uint64_t graph_bytes = 0;
+    std::string graph_digest;
+    std::string packed;
+  };
   absl::Mutex mutex_;
-  Reading reading_ ABSL_GUARDED_BY(mutex_) = Reading::kNothing;
-  bool read_started_ ABSL_GUARDED_BY(mutex_) = false;
+  ReadState reading_ ABSL_GUARDED_BY(mutex_);
   std::optional<SilenceWatch::Turn> turn_ ABSL_GUARDED_BY(mutex_);  // while the client has to send
   grpc::ByteBuffer message_ ABSL_GUARDED_BY(mutex_);
-  uint64_t graph_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::string graph_digest_ ABSL_GUARDED_BY(mutex_);
-  std::string packed_ ABSL_GUARDED_BY(mutex_);
+  Upload upload_ ABSL_GUARDED_BY(mutex_);
 };
 
 class AttachCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public FlightStream::Transport {

@@ -172,8 +172,8 @@ void World::AskForKey(SimCaller& caller) {
   request.caller.job = absl::StrCat("job", caller.id % 5);
   request.compile_key = caller.key;
   request.debug = caller.debug;
-  request.bytes = BytesOf(caller.key);
-  request.graph_bytes = caller.key.size();
+  request.bytes.all = BytesOf(caller.key);
+  request.bytes.graph = caller.key.size();
   if (Plant(Fault::kSecondFlight, 5)) request.compile_key += "+";
   FlightCall call;
   call.hints = HintsOf(caller.size);

@@ -146,7 +146,7 @@ class World final : public Workers, public FlightStore {
     request.compile_key = absl::StrCat(tenant, " ", caller->id);
     request.caller.tenant = absl::StrCat("tenant", tenant);
     request.caller.job = absl::StrCat("job", caller->id % 2);
-    request.bytes = 1000;
+    request.bytes.all = 1000;
     FlightCall call;
     call.subscriber = caller;
     if (load_.deadline_seconds > 0) {

@@ -145,7 +145,7 @@ void SimDaemon::Compile(CallId id, const SimQuestion& question, std::shared_ptr<
   request.caller.tenant = "ns";
   request.caller.job = absl::StrCat("job", id % 5);
   request.compile_key = question.key;
-  request.bytes = 1;
+  request.bytes.all = 1;
   FlightCall call;
   call.hints = HintsOfSize(question.size);
   call.deadline = question.deadline;

@@ -82,8 +82,8 @@ class FlightTableTest : public ::testing::Test, public Workers, public FlightSto
     FlightRequest request;
     request.ns = request.caller.tenant = whose.tenant;
     request.compile_key = key;
-    request.bytes = 10 + graph_bytes;
-    request.graph_bytes = graph_bytes;
+    request.bytes.all = 10 + graph_bytes;
+    request.bytes.graph = graph_bytes;
     FlightCall call;
     call.subscriber = listener;
     call.work_class = whose.work_class;
@@ -245,7 +245,7 @@ TEST_F(FlightTableTest, WhatIsKeptOfCallersWithoutAPlaceIsBounded) {
     FlightRequest request;
     request.ns = request.caller.tenant = tenant;
     request.compile_key = tenant + key;
-    request.bytes = request.header_bytes = 60;
+    request.bytes.all = request.bytes.header = 60;
     FlightCall call;
     call.subscriber = listener;
     call.bytes = 40;
