@@ -16,13 +16,7 @@ namespace kiln {
 inline constexpr uint64_t kStoreBudgetBytesDefault = uint64_t{8} << 30;
 
 struct StoreStatistics {
-  uint64_t gets = 0;
-  uint64_t hits = 0;
-  uint64_t puts = 0;
   uint64_t put_failures = 0;
-  uint64_t memory_hits = 0;
-  uint64_t coalesced = 0;           // Gets that shared another's read
-  uint64_t incomplete = 0;          // manifests or kernels that named a missing object
   uint64_t quarantined = 0;         // damaged entries taken out
   uint64_t refused_signatures = 0;  // of them: nobody who counts had signed them
   uint64_t evicted = 0;             // entries

@@ -63,7 +63,7 @@ EvictingStore::EvictingStore(std::unique_ptr<ArtifactStore> base, Catalog* catal
       catalog_(catalog),
       options_(std::move(options)),
       holds_(options_.grace_seconds, options_.now_unix_seconds),
-      sweep_from_(Tenths(options_.budget_bytes, 9)) {}
+      sweep_when_{Tenths(options_.budget_bytes, 9)} {}
 
 EvictingStore::~EvictingStore() {
   {
@@ -99,7 +99,7 @@ absl::Status EvictingStore::Put(absl::Span<const Entry> batch) {
   holds_.Written(references);
   const CatalogTotals totals = catalog_->Totals();
   const EvictionLimits limits = Limits(totals);
-  if (totals.bytes_on_disk > sweep_from_ || limits.live_entries > options_.entries_max) {
+  if (totals.bytes_on_disk > sweep_when_.from_bytes || limits.live_entries > options_.entries_max) {
     absl::MutexLock lock(&mutex_);
     wanted_ = true;
   }
@@ -119,7 +119,7 @@ bool EvictingStore::Refuses(uint64_t bytes_on_disk) const {
 absl::Status EvictingStore::CheckRoom() {
   const uint64_t bytes = BytesOnDisk();
   if (!Refuses(bytes)) return absl::OkStatus();
-  if (bytes > sweep_from_ || options_.now_unix_seconds() >= sweep_again_at_) {
+  if (bytes > sweep_when_.from_bytes || options_.now_unix_seconds() >= sweep_when_.again_at) {
     absl::MutexLock lock(&mutex_);
     wanted_ = true;
   }
@@ -198,8 +198,9 @@ absl::Status EvictingStore::Sweep() {
     status = Evict(limits);
     if (status.ok()) status = catalog_->Reclaim(&closing_);
   }
-  sweep_from_ = std::max(Tenths(options_.budget_bytes, 9), BytesOnDisk() + options_.budget_bytes / 50);
-  sweep_again_at_ = options_.now_unix_seconds() + options_.pressed_grace_seconds;
+  sweep_when_.from_bytes =
+      std::max(Tenths(options_.budget_bytes, 9), BytesOnDisk() + options_.budget_bytes / 50);
+  sweep_when_.again_at = options_.now_unix_seconds() + options_.pressed_grace_seconds;
   absl::MutexLock state_lock(&mutex_);
   last_sweep_ = status;
   return status;
@@ -269,7 +270,7 @@ absl::Status EvictingStore::Gather(EvictionPlan* plan) {
     }
     return absl::OkStatus();
   }));
-  unread_.store(unread, std::memory_order_relaxed);
+  counts_.unread.store(unread, std::memory_order_relaxed);
   if (unread > 1 + manifests / kUnreadMost) return why;
   const auto add = [plan](void (EvictionPlan::*method)(CatalogEntry)) {
     return [plan, method](CatalogEntry entry) {
@@ -340,7 +341,7 @@ absl::Status EvictingStore::DeleteClaimed(absl::Span<const EntryId> ids) {
   if (ids.empty()) return absl::OkStatus();
   absl::Status deleted = base_->Delete(ids);
   if (deleted.ok()) {
-    evicted_.fetch_add(ids.size(), std::memory_order_relaxed);
+    counts_.evicted.fetch_add(ids.size(), std::memory_order_relaxed);
     std::vector<Listener> listeners;
     {
       absl::MutexLock lock(&mutex_);

@@ -73,9 +73,9 @@ class EvictingStore : public ArtifactStore {
   // goes with the first sweep after its grace.
   absl::Status EvictTo(uint64_t live_bytes) ABSL_LOCKS_EXCLUDED(sweeping_, mutex_);
 
-  uint64_t evicted() const { return evicted_.load(std::memory_order_relaxed); }
+  uint64_t evicted() const { return counts_.evicted.load(std::memory_order_relaxed); }
   // Manifests that the last sweep could not read.
-  uint64_t unread() const { return unread_.load(std::memory_order_relaxed); }
+  uint64_t unread() const { return counts_.unread.load(std::memory_order_relaxed); }
   // How the last sweep went.
   absl::Status last_sweep() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -102,17 +102,23 @@ class EvictingStore : public ArtifactStore {
   const EvictingOptions options_;
   Holds holds_;
   std::atomic<uint32_t> compiler_{0};
-  // Bytes on disk from which on a Put asks for a sweep: nine tenths of the budget, and after a sweep that
-  // much more than it left, since garbage that could not be given back would have every Put ask again.
-  std::atomic<uint64_t> sweep_from_{0};
-  // When a refused Put asks again: what the last sweep had to leave may have become old enough.
-  std::atomic<int64_t> sweep_again_at_{0};
+  struct SweepWhen {
+    // Bytes on disk from which on a Put asks for a sweep: nine tenths of the budget, and after a sweep that
+    // much more than it left, since garbage that could not be given back would have every Put ask again.
+    std::atomic<uint64_t> from_bytes{0};
+    // When a refused Put asks again: what the last sweep had to leave may have become old enough.
+    std::atomic<int64_t> again_at{0};
+  };
+  SweepWhen sweep_when_;
 
   absl::Mutex sweeping_ ABSL_ACQUIRED_BEFORE(taking_out_);  // one sweep at a time
   // From the first claim of a batch until it has gone. A writer of what is claimed waits for its end.
   absl::Mutex taking_out_;
-  std::atomic<uint64_t> evicted_{0};
-  std::atomic<uint64_t> unread_{0};
+  struct Counts {
+    std::atomic<uint64_t> evicted{0};
+    std::atomic<uint64_t> unread{0};
+  };
+  Counts counts_;
   std::atomic<bool> closing_{false};
 
   mutable absl::Mutex mutex_;

@@ -83,8 +83,6 @@ class StoreChain : public Store {
   RocksdbStore* engine_ = nullptr;  // null where an UnavailableStore stands in
   VerifyingStore* verifying_ = nullptr;
   EvictingStore* evicting_ = nullptr;
-  TieredStore* tiered_ = nullptr;
-  CoalescingStore* coalescing_ = nullptr;
   CompletenessStore* completeness_ = nullptr;
   MetricsStore* metrics_ = nullptr;
   absl::Status not_writable_;
@@ -161,10 +159,8 @@ absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnviron
                         EvictingStore::Create(std::move(verifying), catalog_, std::move(evicting_options)));
   evicting_ = evicting.get();
   auto tiered = std::make_unique<TieredStore>(std::move(memory_store), std::move(evicting));
-  tiered_ = tiered.get();
-  evicting_->AddListener([tiered = tiered_](absl::Span<const EntryId> ids) { tiered->Forget(ids); });
+  evicting_->AddListener([tiered = tiered.get()](absl::Span<const EntryId> ids) { tiered->Forget(ids); });
   auto coalescing = std::make_unique<CoalescingStore>(std::move(tiered));
-  coalescing_ = coalescing.get();
   auto completeness = std::make_unique<CompletenessStore>(std::move(coalescing));
   completeness_ = completeness.get();
   auto uses = std::make_unique<UsesStore>(std::move(completeness), catalog_);
@@ -181,14 +177,7 @@ absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnviron
 
 StoreStatistics StoreChain::statistics() const {
   StoreStatistics statistics;
-  MetricsStore::Counts counts = metrics_->total();
-  statistics.gets = counts.gets;
-  statistics.hits = counts.hits;
-  statistics.puts = counts.puts;
   statistics.put_failures = metrics_->batches_failed();
-  statistics.memory_hits = tiered_->fast_hits();
-  statistics.coalesced = coalescing_->shared();
-  statistics.incomplete = completeness_->incomplete();
   statistics.quarantined = verifying_->quarantined();
   statistics.refused_signatures = verifying_->refused_signatures();
   statistics.evicted = evicting_->evicted();

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache/engine/rocksdb_status.h"
-#include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
 #include "rocksdb/cache.h"
 #include "rocksdb/convenience.h"
@@ -38,9 +37,6 @@ constexpr size_t kIndexPage = 1'024;  // entries
 constexpr size_t kUsesWithABatch = 256;
 constexpr size_t kUsesUnwrittenMax = 512;   // then they are written,
 constexpr size_t kUsesWrittenMax = 16'384;  // so many at once,
-constexpr absl::Duration kBetweenUses = absl::Seconds(1);
-constexpr std::chrono::seconds kBetweenMeasurements(1);
-constexpr uint64_t kMeasuredAnewBytesMin = 1u << 20;  // or when so many have been written, and a sixteenth
 // Values from here on go to blob files; below, a blob's bookkeeping costs more than it saves.
 constexpr uint64_t kBlobBytesMin = 4096;
 
@@ -112,14 +108,6 @@ rocksdb::ColumnFamilyOptions MakeFamilyOptions(const RocksdbOptions& options, En
 }
 
 // Sums the files of a directory; what vanishes meanwhile does not count.
-uint64_t DirectoryBytes(rocksdb::Env* env, const std::string& path) {
-  std::vector<rocksdb::Env::FileAttributes> files;
-  if (!env->GetChildrenFileAttributes(path, &files).ok()) return 0;
-  uint64_t bytes = 0;
-  for (const auto& file : files) bytes += file.size_bytes;
-  return bytes;
-}
-
 rocksdb::Status RemoveDirectory(rocksdb::Env* env, const std::string& path) {
   std::vector<std::string> names;
   rocksdb::Status status = env->GetChildren(path, &names);
@@ -134,23 +122,20 @@ rocksdb::Status RemoveDirectory(rocksdb::Env* env, const std::string& path) {
 RocksdbStore::RocksdbStore(RocksdbOptions options)
     : options_(WithDefaults(std::move(options))),
       env_(options_.env),
-      db_options_(MakeDbOptions(options_, env_)) {}
+      db_options_(MakeDbOptions(options_, env_)),
+      size_(env_, DatabasePath()) {}
 
 absl::StatusOr<std::unique_ptr<RocksdbStore>> RocksdbStore::Open(RocksdbOptions options) {
   if (options.directory.empty()) return absl::InvalidArgumentError("store without a directory");
   std::unique_ptr<RocksdbStore> store(new RocksdbStore(std::move(options)));
   KILN_RETURN_IF_ERROR(StatusWrap(store->OpenDatabase(), "open store"));
   if (store->options_.read_only) return store;
-  KILN_ASSIGN_OR_RETURN(store->uses_writer_, StartThread([made = store.get()] { made->WriteUses(); }));
+  KILN_ASSIGN_OR_RETURN(store->uses_writer_, UsesWriter::Create([made = store.get()] { made->WriteUses(); }));
   return store;
 }
 
 RocksdbStore::~RocksdbStore() {
-  {
-    absl::MutexLock lock(&uses_mutex_);
-    stopping_ = true;
-  }
-  if (uses_writer_.joinable()) uses_writer_.join();
+  uses_writer_ = nullptr;
   if (db_ == nullptr) return;
   if (!options_.read_only) {
     // Uses are advice: on a full or failing disk they are forgotten.
@@ -408,21 +393,8 @@ absl::StatusOr<std::vector<CatalogEntry>> RocksdbStore::Scan(EntryKind kind, abs
 
 CatalogTotals RocksdbStore::Totals() const {
   CatalogTotals totals = index_.Totals();
-  totals.bytes_on_disk = BytesOnDisk();
+  totals.bytes_on_disk = size_.Bytes();
   return totals;
-}
-
-// Every Put asks, and a big database has thousands of files.
-uint64_t RocksdbStore::BytesOnDisk() const {
-  absl::MutexLock lock(&size_mutex_);
-  const std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now();
-  const uint64_t much = std::max(kMeasuredAnewBytesMin, bytes_measured_ / 16);
-  if (now >= next_measurement_ || bytes_written_since_ > much) {
-    bytes_measured_ = DirectoryBytes(env_, DatabasePath());
-    bytes_written_since_ = 0;
-    next_measurement_ = now + kBetweenMeasurements;
-  }
-  return bytes_measured_ + bytes_written_since_;
 }
 
 // ---- Writing --------------------------------------------------------------------------------
@@ -445,10 +417,7 @@ absl::Status RocksdbStore::Commit(rocksdb::WriteBatch* batch, bool sync) {
     NoteDamage();
     status = absl::UnavailableError("the store is damaged; the next start begins an empty one");
   }
-  if (status.ok()) {
-    absl::MutexLock lock(&size_mutex_);
-    bytes_written_since_ += batch->GetDataSize();  // to the log, whose place a table takes later
-  }
+  if (status.ok()) size_.Wrote(batch->GetDataSize());  // to the log, whose place a table takes later
   return status;
 }
 
@@ -558,29 +527,16 @@ absl::Status RocksdbStore::Delete(absl::Span<const EntryId> ids) {
 
 void RocksdbStore::RecordUse(const EntryId& id) {
   if (index_.RecordUse(id, options_.now_unix_seconds()) < kUsesUnwrittenMax) return;
-  absl::MutexLock lock(&uses_mutex_);
-  many_uses_ = true;
+  if (uses_writer_ != nullptr) uses_writer_->ThereAreMany();
 }
 
 void RocksdbStore::WriteUses() {
-  const auto many = [this]() ABSL_SHARED_LOCKS_REQUIRED(uses_mutex_) { return stopping_ || many_uses_; };
-  while (true) {
-    {
-      absl::MutexLock lock(&uses_mutex_);
-      uses_mutex_.Await(absl::Condition(&many));
-      if (stopping_) return;
-      many_uses_ = false;
-    }
-    if (write_state().ok()) {
-      absl::ReaderMutexLock lock(&writing_);
-      rocksdb::WriteBatch uses;
-      AddUses(kUsesWrittenMax, &uses);
-      // Uses are advice: on a full or failing disk they are forgotten.
-      if (uses.Count() > 0) Write(&uses, /*sync=*/false).IgnoreError();
-    }
-    absl::MutexLock lock(&uses_mutex_);
-    uses_mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kBetweenUses);
-  }
+  if (!write_state().ok()) return;
+  absl::ReaderMutexLock lock(&writing_);
+  rocksdb::WriteBatch uses;
+  AddUses(kUsesWrittenMax, &uses);
+  // Uses are advice: on a full or failing disk they are forgotten.
+  if (uses.Count() > 0) Write(&uses, /*sync=*/false).IgnoreError();
 }
 
 absl::Status RocksdbStore::SetPinned(const EntryId& id, bool pinned) {
@@ -630,8 +586,7 @@ absl::Status RocksdbStore::Reclaim(std::atomic<bool>* canceled) {
     db_->GetIntProperty(Family(EntryKind::kObject), rocksdb::DB::Properties::kLiveBlobFileSize, &all);
     if (garbage <= all / 32) break;
   }
-  absl::MutexLock size_lock(&size_mutex_);
-  next_measurement_ = {};
+  size_.LookAnew();
   return absl::OkStatus();
 }
 

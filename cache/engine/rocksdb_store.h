@@ -17,19 +17,19 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache/artifact_store.h"
+#include "cache/engine/directory_size.h"
 #include "cache/engine/usage_index.h"
+#include "cache/engine/uses_writer.h"
 #include "compiler/support/monotonic_time.h"
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
@@ -90,9 +90,8 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   absl::Status ProbeSpace();
   void CloseDatabase();
   void AddUses(size_t limit, rocksdb::WriteBatch* batch);
-  void WriteUses() ABSL_LOCKS_EXCLUDED(uses_mutex_);  // until the store ends
+  void WriteUses();  // on the thread of uses_writer_
   void NoteDamage();
-  uint64_t BytesOnDisk() const ABSL_LOCKS_EXCLUDED(size_mutex_);
   void ForgetGhost(const EntryId& id);
   rocksdb::ColumnFamilyHandle* Family(EntryKind kind) const { return families_[static_cast<size_t>(kind)]; }
   rocksdb::ReadOptions ReadOptions() const;
@@ -104,6 +103,7 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   std::unique_ptr<rocksdb::DB> db_;
   std::array<rocksdb::ColumnFamilyHandle*, kEntryKinds> families_ = {};  // closed in the destructor
   bool started_anew_ = false;
+  mutable DirectorySize size_;
   UsageIndex index_;
   std::atomic<uint32_t> compiler_{0};
 
@@ -117,15 +117,7 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   mutable absl::Mutex state_mutex_;
   absl::Status write_state_ ABSL_GUARDED_BY(state_mutex_);
 
-  mutable absl::Mutex size_mutex_;
-  mutable std::chrono::steady_clock::time_point next_measurement_ ABSL_GUARDED_BY(size_mutex_);
-  mutable uint64_t bytes_measured_ ABSL_GUARDED_BY(size_mutex_) = 0;
-  mutable uint64_t bytes_written_since_ ABSL_GUARDED_BY(size_mutex_) = 0;
-
-  absl::Mutex uses_mutex_;
-  bool many_uses_ ABSL_GUARDED_BY(uses_mutex_) = false;
-  bool stopping_ ABSL_GUARDED_BY(uses_mutex_) = false;
-  std::thread uses_writer_;  // none where the store is read only
+  std::unique_ptr<UsesWriter> uses_writer_;  // none where the store is read only
 };
 
 }  // namespace kiln
