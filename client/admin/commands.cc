@@ -75,9 +75,9 @@ absl::Status ResolveAddress(const std::string& flag, AdminContext* context) {
                             absl::StrCat("KILN_UPSTREAM: ", upstream.status().message()));
       }
       options.upstream = context->upstream = *std::move(upstream);
-      options.tls_authority = Environment("KILN_TLS_CA");
-      options.tls_certificate = Environment("KILN_TLS_CERT");
-      options.tls_key = Environment("KILN_TLS_KEY");
+      options.tls.authority = Environment("KILN_TLS_CA");
+      options.tls.certificate = Environment("KILN_TLS_CERT");
+      options.tls.key = Environment("KILN_TLS_KEY");
     }
     KILN_ASSIGN_OR_RETURN(const DaemonPlace place, PlaceDaemon(options));
     context->where = "the embedded daemon of this build; it starts with the first compile and goes when idle";

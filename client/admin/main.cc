@@ -16,13 +16,22 @@ constexpr char kKeyHelp[] = "Start of a compile key, request key or variant, in 
 
 // What the command line says.
 struct Words {
-  std::string address, key, other, file, into, tenant;
-  std::vector<std::string> about;
+  std::string address, key, other;
   bool listings = false, repair = false, all = false, every_match = false, tuning = false;
-  bool undo = false, wait = false, once = false, pin = false;
   uint32_t limit = 50, why_limit = 10;
   uint64_t live_bytes = 0;
-  double interval = 1;
+  struct {
+    bool once = false;
+    double interval = 1;
+  } top;
+  struct {
+    bool undo = false, wait = false;
+  } drain;
+  struct {
+    std::string file, into, tenant;
+    std::vector<std::string> about;
+    bool pin = false;
+  } bundle;
 };
 
 class CommandLine {
@@ -114,9 +123,9 @@ void CommandLine::AddQuestions() {
   command->add_option("A", w.key, kKeyHelp)->required();
   command->add_option("B", w.other, "Likewise, of the other")->required();
   command = Add("top", "Who has work in flight, again each second: workers, compiles, hits by tenant and job",
-                "--once", [&] { return RunTop(c, w.once, w.interval); });
-  command->add_flag("--once", w.once, "One look, of one interval");
-  command->add_option("--interval", w.interval, "Seconds between looks, which rates are of")
+                "--once", [&] { return RunTop(c, w.top.once, w.top.interval); });
+  command->add_flag("--once", w.top.once, "One look, of one interval");
+  command->add_option("--interval", w.top.interval, "Seconds between looks, which rates are of")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   Add("tenants", "Tenants and namespaces: users, quotas, connections, what they have in flight", "",
@@ -158,9 +167,9 @@ void CommandLine::AddChanges() {
       ->required()
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   command = Add("drain", "Take no new compiles; hits are served, and what runs or waits goes on", "--wait",
-                [&] { return RunDrain(c, w.undo, w.wait); });
-  CLI::Option* wait = command->add_flag("--wait", w.wait, "Until nothing runs or waits any more");
-  command->add_flag("--undo", w.undo, "Take compiles again")->excludes(wait);
+                [&] { return RunDrain(c, w.drain.undo, w.drain.wait); });
+  CLI::Option* wait = command->add_flag("--wait", w.drain.wait, "Until nothing runs or waits any more");
+  command->add_flag("--undo", w.drain.undo, "Take compiles again")->excludes(wait);
 }
 
 void CommandLine::AddBundles() {
@@ -168,25 +177,27 @@ void CommandLine::AddBundles() {
   Words& w = words_;
   CLI::App* command =
       Add("export", "Write a bundle: programs with all that they need, in one signed file",
-          "nightly -o nightly.kiln", [&] { return RunExport(c, w.about, w.tenant, w.every_match, w.file); });
+          "nightly -o nightly.kiln",
+          [&] { return RunExport(c, w.bundle.about, w.bundle.tenant, w.every_match, w.bundle.file); });
   command
-      ->add_option("JOB|KEY", w.about,
+      ->add_option("JOB|KEY", w.bundle.about,
                    "A training job (KILN_JOB), for all that it used since the daemon started, or starts of "
                    "keys, in hex")
       ->required();
-  command->add_option("-o,--output", w.file, "The bundle")->required()->type_name("FILE");
-  command->add_option("--tenant", w.tenant, "Whose job it is, where jobs of several have that name");
+  command->add_option("-o,--output", w.bundle.file, "The bundle")->required()->type_name("FILE");
+  command->add_option("--tenant", w.bundle.tenant, "Whose job it is, where jobs of several have that name");
   command->add_flag("--every-match", w.every_match, "Where several keys start so, all of them");
   for (const bool warm : {false, true}) {
     command = Add(warm ? "warm" : "import",
                   warm ? "Import a bundle and pin its programs, before the job that needs them starts"
                        : "Take a bundle into the store, once all of it is checked",
-                  warm ? "nightly.kiln" : "ci.kiln --into production",
-                  [&c, &w, warm] { return RunImport(c, w.file, w.into, warm || w.pin); });
-    command->add_option("FILE", w.file, "A bundle of kilnctl export")->required()->type_name("FILE");
-    command->add_option("--into", w.into,
+                  warm ? "nightly.kiln" : "ci.kiln --into production", [&c, &w, warm] {
+                    return RunImport(c, w.bundle.file, w.bundle.into, warm || w.bundle.pin);
+                  });
+    command->add_option("FILE", w.bundle.file, "A bundle of kilnctl export")->required()->type_name("FILE");
+    command->add_option("--into", w.bundle.into,
                         "Another namespace than it was made in: new keys, and this daemon's signature");
-    if (!warm) command->add_flag("--pin", w.pin, "Keep its programs from being evicted");
+    if (!warm) command->add_flag("--pin", w.bundle.pin, "Keep its programs from being evicted");
   }
 }
 

@@ -82,9 +82,9 @@ PyObject* Configure(PyObject*, PyObject* arguments) {
   options.runtime_dir = Entry(dict, "runtime_dir");
   options.store_dir = Entry(dict, "store_dir");
   options.job = Entry(dict, "job");
-  options.tls_authority = Entry(dict, "tls_authority");
-  options.tls_certificate = Entry(dict, "tls_certificate");
-  options.tls_key = Entry(dict, "tls_key");
+  options.tls.authority = Entry(dict, "tls_authority");
+  options.tls.certificate = Entry(dict, "tls_certificate");
+  options.tls.key = Entry(dict, "tls_key");
   options.background = Entry(dict, "class") == "background";
   if (PyErr_Occurred()) return nullptr;
   for (const auto& [variable, named] :

@@ -12,9 +12,9 @@ v1::CallOptions ToMessage(const ClientOptions& options) {
   message.set_format(kCallFormat);
   message.set_address(options.address);
   message.set_upstream(options.upstream);
-  message.set_tls_authority(options.tls_authority);
-  message.set_tls_certificate(options.tls_certificate);
-  message.set_tls_key(options.tls_key);
+  message.set_tls_authority(options.tls.authority);
+  message.set_tls_certificate(options.tls.certificate);
+  message.set_tls_key(options.tls.key);
   message.set_daemon_binary(options.daemon_binary);
   message.set_runtime_dir(options.runtime_dir);
   message.set_store_dir(options.store_dir);
@@ -38,9 +38,9 @@ absl::StatusOr<ClientOptions> FromMessage(const v1::CallOptions& message) {
   ClientOptions options;
   options.address = message.address();
   options.upstream = message.upstream();
-  options.tls_authority = message.tls_authority();
-  options.tls_certificate = message.tls_certificate();
-  options.tls_key = message.tls_key();
+  options.tls.authority = message.tls_authority();
+  options.tls.certificate = message.tls_certificate();
+  options.tls.key = message.tls_key();
   options.daemon_binary = message.daemon_binary();
   options.runtime_dir = message.runtime_dir();
   options.store_dir = message.store_dir();

@@ -116,7 +116,7 @@ bool Pause(absl::Duration pause, Cancellation& cancellation) {
 double SecondsSince(MonotonicTime start) { return SecondsBetween(start, MonotonicNow()); }
 
 TlsFiles TlsOf(const ClientOptions& options) {
-  return {options.tls_certificate, options.tls_key, options.tls_authority};
+  return {options.tls.certificate, options.tls.key, options.tls.authority};
 }
 
 // The next message that can be read; false at the end. One that does not parse ends gRPC's Read like the end

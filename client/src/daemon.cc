@@ -263,8 +263,8 @@ absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options, const Shar
   if (!options.upstream.empty()) {
     place.upstream = options.upstream;
     if (!absl::StartsWith(place.upstream, "unix:")) {
-      place.tls = {Absolute(options.tls_certificate), Absolute(options.tls_key),
-                   Absolute(options.tls_authority)};
+      place.tls = {Absolute(options.tls.certificate), Absolute(options.tls.key),
+                   Absolute(options.tls.authority)};
     }
     id = ToHex(Sha256(absl::StrCat(id, "\n", place.upstream, "\n", place.tls.certificate, "\n", place.tls.key,
                                    "\n", place.tls.authority)))

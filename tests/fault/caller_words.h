@@ -43,9 +43,9 @@ class CallerWords {
     ClientOptions options;
     options.address = Word("address");
     options.upstream = Word("upstream");
-    options.tls_authority = Word("ca");
-    options.tls_certificate = Word("cert");
-    options.tls_key = Word("key");
+    options.tls.authority = Word("ca");
+    options.tls.certificate = Word("cert");
+    options.tls.key = Word("key");
     options.daemon_binary = Word("daemon");
     options.call_binary = Word("call");
     options.runtime_dir = Word("run");

@@ -90,9 +90,9 @@ TEST_F(DistantSilence, ASlowCompileIsNoDeadPeer) {
   CutProxy wire(AddressOf(farm));
   ClientOptions options;
   options.address = wire.address();
-  options.tls_certificate = Files().certificate;
-  options.tls_key = Files().key;
-  options.tls_authority = Files().authority;
+  options.tls.certificate = Files().certificate;
+  options.tls.key = Files().key;
+  options.tls.authority = Files().authority;
   options.compile_seconds = 120;
   CompileRequestInput input;
   input.graph = absl::StrCat("name slow\nsleep_ms ", absl::ToInt64Milliseconds(kSlow));

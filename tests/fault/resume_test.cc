@@ -28,9 +28,9 @@ class ResumeTest : public UpstreamTlsDaemons {
   ClientOptions Options() {
     ClientOptions options;
     options.address = proxy_.address();
-    options.tls_authority = absl::StrCat(directory_, "/ca.crt");
-    options.tls_certificate = absl::StrCat(directory_, "/red.crt");
-    options.tls_key = absl::StrCat(directory_, "/red.key");
+    options.tls.authority = absl::StrCat(directory_, "/ca.crt");
+    options.tls.certificate = absl::StrCat(directory_, "/red.crt");
+    options.tls.key = absl::StrCat(directory_, "/red.key");
     options.compile_seconds = 60;
     options.connect_seconds = 5;
     return options;

@@ -28,9 +28,9 @@ class TlsClientTest : public IdentityTest {
     Write("client.key", pair.key);
     ClientOptions options;
     options.address = address_;
-    options.tls_authority = directory_ + "/ca.crt";
-    options.tls_certificate = directory_ + "/client.crt";
-    options.tls_key = directory_ + "/client.key";
+    options.tls.authority = directory_ + "/ca.crt";
+    options.tls.certificate = directory_ + "/client.crt";
+    options.tls.key = directory_ + "/client.key";
     options.connect_seconds = 20;
     return options;
   }
@@ -77,7 +77,7 @@ TEST_F(TlsClientTest, SaysWhyThereIsNoConnection) {
     EXPECT_LT(absl::Now() - start, absl::Seconds(15)) << "before the time for a connection is over";
   }
   ClientOptions options = OptionsOf("compile");
-  options.tls_authority = directory_ + "/none.crt";
+  options.tls.authority = directory_ + "/none.crt";
   const absl::Status unreadable = Get(options, "kernels 1").status();
   EXPECT_EQ(unreadable.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(std::regex_search(std::string(unreadable.message()),

@@ -91,9 +91,9 @@ TEST(ConnectionTest, AnotherHostIsReachedByTlsAlone) {
   for (const auto& each : cases) {
     ClientOptions options;
     options.address = each.address;
-    options.tls_authority = each.authority;
-    options.tls_certificate = each.certificate;
-    options.tls_key = each.key;
+    options.tls.authority = each.authority;
+    options.tls.certificate = each.certificate;
+    options.tls.key = each.key;
     const absl::Status status = CheckConnection(options);
     EXPECT_EQ(status.code(), *each.says == 0 ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument)
         << each.address;
@@ -114,9 +114,9 @@ TEST(ConnectionTest, AnUpstreamIsTheEmbeddedDaemonsAndItsFilesAreGood) {
                                   "set KILN_TLS_CA, KILN_TLS_CERT and KILN_TLS_KEY"))
         << CheckConnection(options);
   }
-  options.tls_authority = options.tls_certificate = "/none/file";
+  options.tls.authority = options.tls.certificate = "/none/file";
   EXPECT_TRUE(absl::StrContains(CheckConnection(options).message(), "not set: KILN_TLS_KEY"));
-  options.tls_key = "/none/file";
+  options.tls.key = "/none/file";
   const absl::Status unreadable = CheckConnection(options);
   EXPECT_EQ(unreadable.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(absl::StrContains(unreadable.message(), "KILN_TLS_")) << unreadable;
@@ -190,7 +190,7 @@ TEST_F(DaemonTest, GivesEachUpstreamADaemonOfItsOwn) {
   for (const char* upstream : {"", "farm.example:7711", "other.example:7711"}) {
     for (const char* certificate : {"/etc/kiln/a.crt", "/etc/kiln/b.crt"}) {
       options_.upstream = upstream;
-      options_.tls_certificate = certificate;
+      options_.tls.certificate = certificate;
       const auto place = PlaceDaemon(options_);
       ASSERT_TRUE(place.ok()) << place.status();
       sockets.insert(place->socket);

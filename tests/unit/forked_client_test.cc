@@ -118,9 +118,9 @@ TEST(CallMessagesTest, OptionsArriveWhole) {
   ClientOptions options;
   options.address = "farm.example:7711";
   options.upstream = "other.example:7711";
-  options.tls_authority = "/ca\xff";  // a path need not be UTF-8
-  options.tls_certificate = "/crt";
-  options.tls_key = "/key";
+  options.tls.authority = "/ca\xff";  // a path need not be UTF-8
+  options.tls.certificate = "/crt";
+  options.tls.key = "/key";
   options.daemon_binary = "/bin/kilnd";
   options.runtime_dir = "/run";
   options.store_dir = "/store";
@@ -138,7 +138,7 @@ TEST(CallMessagesTest, OptionsArriveWhole) {
   ASSERT_TRUE(got.ok()) << got.status();
   // One that is not named here is not in the message either.
   EXPECT_EQ(ToMessage(*got).SerializeAsString(), message.SerializeAsString());
-  EXPECT_EQ(got->tls_authority, options.tls_authority);
+  EXPECT_EQ(got->tls.authority, options.tls.authority);
   EXPECT_EQ(got->trusted_keys, options.trusted_keys);
   EXPECT_TRUE(got->background);
   EXPECT_EQ(got->idle_seconds, 3.5);

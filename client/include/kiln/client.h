@@ -42,14 +42,18 @@ struct CudaLibraries {
   bool IsEmpty() const { return cublas_lt.empty() && cudnn.empty() && driver.empty(); }
 };
 
+// PEM files for mutual TLS: all three, or none. Whoever has to have signed kilnd's certificate, and this
+// side's.
+struct ClientTls {
+  std::string authority, certificate, key;
+};
+
 struct ClientOptions {
   std::string address;  // "unix:/path", "farm.example:7711"; empty: the embedded daemon
   // Of the embedded daemon, which passes on what it lacks: "farm.example:7711", "unix:/path". Not with
   // `address`.
   std::string upstream;
-  // PEM files for mutual TLS with `address` or `upstream`: all three, or none. Whoever has to have signed
-  // kilnd's certificate, and this side's.
-  std::string tls_authority, tls_certificate, tls_key;
+  ClientTls tls;                 // with `address` or `upstream`
   std::string daemon_binary;     // kilnd, for the embedded daemon
   std::string call_binary;       // kiln-call, for children that are forked
   CudaLibraries cuda_libraries;  // none: those that this process has loaded
