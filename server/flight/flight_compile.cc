@@ -1,5 +1,6 @@
 #include "server/flight/flight_compile.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,74 +14,29 @@
 namespace kiln {
 
 FlightCompile::FlightCompile(FlightCompiler* compiler, FlightRequestPtr request, Outside outside)
-    : compiler_(compiler), request_(std::move(request)), outside_(std::move(outside)) {
+    : compiler_(compiler),
+      request_(std::move(request)),
+      outside_(std::move(outside)),
+      asked_(compiler, request_, outside_.ask),
+      tuning_({compiler, request_, &target_, &plan_, &asked_, [this] { return asked_.stopped() || failed_; },
+               [this](v1::CompileEvent event) { Progress("tuning", std::move(event)); }}) {
   compiler_->stats().compiles++;
   Use use;
   use.compiles = 1;
   compiler_->stats().uses.Count(request_->caller.tenant, request_->caller.job, use);
   compiler_->RememberMiss(*request_);
-  Work plan;
-  plan.request = [this] { return PlanFrame(/*keep_traced_layout=*/false); };
+  WorkerRequests::Work plan;
+  plan.request = [this] { return PlanFrame(*request_, /*keep_traced_layout=*/false); };
   plan.limit = absl::Seconds(compiler_->limits().plan_seconds_max());
   plan.after = [this](WorkerResult result) { return Planned(std::move(result)); };
-  works_[0] = std::move(plan);
+  asked_.AddFirst(std::move(plan));
 }
 
-// ---- Tasks -----------------------------------------------------------------------------------
-
-FlightTask FlightCompile::Add(Work work) {
-  absl::MutexLock lock(&mutex_);
-  work.task.number = ++last_work_;
-  const FlightTask task = work.task;
-  works_[task.number] = std::move(work);
-  return task;
-}
-
-WorkerTask FlightCompile::TaskFor(uint64_t number) {
-  WorkerTask task;
-  task.tenant = request_->ns;
-  task.abandoned = [this] { return stopped_.load(); };
-  absl::MutexLock lock(&mutex_);
-  if (planning_ == MonotonicTime()) planning_ = MonotonicNow();
-  const auto found = works_.find(number);
-  if (found == works_.end()) return task;  // stopped
-  found->second.started = true;
-  task.request = found->second.request;
-  task.time_limit = found->second.limit;
-  return task;
-}
+// ---- Steps -----------------------------------------------------------------------------------
 
 FlightNext FlightCompile::After(uint64_t number, WorkerResult result) {
-  Work work;
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto found = works_.find(number);
-    if (found == works_.end()) return {};
-    if (result.crashed && !found->second.once) {
-      work.task = found->second.task;
-    } else {
-      work = std::move(found->second);
-      works_.erase(found);
-    }
-  }
-  if (!result.crashed) held_bytes_ += result.reply.ByteSizeLong();
-  if (work.awaited != nullptr) {
-    work.awaited->set_value(std::move(result));
-    return {};
-  }
-  return Say(work.after == nullptr ? TryAgain(work.task, result) : work.after(std::move(result)));
-}
-
-FlightCompile::Next FlightCompile::TryAgain(const FlightTask& task, const WorkerResult& crash) {
-  FlightCompiler::Losses losses;
-  {
-    absl::MutexLock lock(&mutex_);
-    ++losses_.workers;
-    if (crash.killed) ++losses_.killed;
-    losses = losses_;
-  }
-  KILN_RETURN_IF_ERROR(compiler_->Strike(*request_, crash, losses));
-  return FlightNext{{task}, std::nullopt, 0};
+  std::optional<Next> next = asked_.After(number, std::move(result));
+  return next.has_value() ? Say(*std::move(next)) : FlightNext();
 }
 
 // The first failure is the outcome.
@@ -93,38 +49,11 @@ FlightNext FlightCompile::Say(Next next) {
     compiler_->Record(*request_, next.status());
     said.outcome = next.status();
   }
-  absl::MutexLock lock(&mutex_);
-  said.workers_lost = losses_.workers;
-  said.held_bytes = held_bytes_;
+  asked_.AddTo(&said);
   return said;
 }
 
-void FlightCompile::Stop() {
-  stopped_ = true;
-  absl::MutexLock lock(&mutex_);
-  for (auto work = works_.begin(); work != works_.end();) {
-    const auto now = work++;
-    if (now->second.awaited == nullptr || now->second.started) continue;
-    now->second.awaited->set_value({absl::CancelledError("nobody waits for the answer"), {}, false});
-    works_.erase(now);
-  }
-}
-
 // ---- Plan ------------------------------------------------------------------------------------
-
-v1::Frame FlightCompile::PlanFrame(bool keep_traced_layout) const {
-  v1::Frame frame;
-  v1::PlanRequest* request = frame.mutable_plan();
-  *request->mutable_sections() = request_->sections;
-  request->set_graph(*request_->graph);
-  *request->mutable_hints() = request_->hints;
-  request->set_keep_traced_layout(keep_traced_layout);
-  if (request_->debug) {
-    request->set_debug_dir("wanted");
-    *request->mutable_notes() = request_->notes;
-  }
-  return frame;
-}
 
 FlightCompile::Next FlightCompile::Planned(WorkerResult result) {
   KILN_ASSIGN_OR_RETURN(plan_, PlanOf(std::move(result), compiler_->fingerprint()));
@@ -144,7 +73,7 @@ FlightCompile::Next FlightCompile::Planned(WorkerResult result) {
   FlightNext next;
   next.tries_tuning = true;
   if (request_->debug) return next;
-  later_ = MeasuredKernels();
+  kernels_.later = MeasuredKernels(plan_);
   KILN_ASSIGN_OR_RETURN(FlightNext emits, StartEmits());
   outside_.ask(std::move(emits.tasks));
   return next;
@@ -163,20 +92,20 @@ v1::Frame FlightCompile::EmitFrame(const std::string& kernel, const v1::KernelNo
 
 FlightCompile::Next FlightCompile::StartEmits() {
   const int size = plan_.kernels_size();
-  kernels_ = std::vector<EmittedKernel>(static_cast<size_t>(size));
-  keys_.clear();
+  kernels_.emitted = std::vector<EmittedKernel>(static_cast<size_t>(size));
+  kernels_.keys.clear();
   std::vector<int> missing;
   for (int k = 0; k < size; ++k) {
     const std::string& key =
-        keys_.emplace_back(compiler_->KeyOfKernel(*request_, plan_.kernels(k).kernel(), target_));
-    if (later_.contains(k)) continue;
+        kernels_.keys.emplace_back(compiler_->KeyOfKernel(*request_, plan_.kernels(k).kernel(), target_));
+    if (kernels_.later.contains(k)) continue;
     // A debug flight shows the machine code, which is not kept: it emits everything anew.
-    if (!request_->debug && TakeKernel(key, &kernels_[static_cast<size_t>(k)])) continue;
+    if (!request_->debug && TakeKernel(key, &kernels_.emitted[static_cast<size_t>(k)])) continue;
     missing.push_back(k);
   }
   v1::CompileEvent planned;
   planned.mutable_planned()->set_kernels(static_cast<uint32_t>(size));
-  kernels_done_ = static_cast<uint32_t>(static_cast<size_t>(size) - missing.size() - later_.size());
+  kernels_.done = static_cast<uint32_t>(static_cast<size_t>(size) - missing.size() - kernels_.later.size());
   Progress("emitting", std::move(planned));
   bool ended;
   {
@@ -187,23 +116,23 @@ FlightCompile::Next FlightCompile::StartEmits() {
   if (ended) return GoOn();
   FlightNext next;
   for (const int k : missing) {
-    Work work;
+    WorkerRequests::Work work;
     work.task.kind = TaskQueue::Kind::kEmit;
     work.request = [this, k] { return KernelFrame(k); };
     work.limit = absl::Seconds(compiler_->limits().emit_seconds_max());
     work.after = [this, k](WorkerResult result) { return Emitted(k, std::move(result)); };
-    next.tasks.push_back(Add(std::move(work)));
+    next.tasks.push_back(asked_.Add(std::move(work)));
   }
   return next;
 }
 
 // What this flight has emitted before, or the store has.
 bool FlightCompile::TakeKernel(const std::string& key, EmittedKernel* kernel) {
-  if (const auto found = known_.find(key); found != known_.end()) {
+  if (const auto found = kernels_.known.find(key); found != kernels_.known.end()) {
     *kernel = found->second;
     return true;
   }
-  absl::StatusOr<EmittedKernel> stored = compiler_->keys().ReadKernel(request_->ns, key, &holds_);
+  absl::StatusOr<EmittedKernel> stored = compiler_->keys().ReadKernel(request_->ns, key, &kernels_.holds);
   if (!stored.ok()) return false;
   *kernel = *std::move(stored);
   compiler_->stats().kernels_reused++;
@@ -224,10 +153,10 @@ FlightCompile::Next FlightCompile::Emitted(int kernel, WorkerResult result) {
   const v1::EmitReply& reply = result.reply.emit_reply();
   if (request_->debug) SendKernelDebug(planned, reply);
   const size_t k = static_cast<size_t>(kernel);
-  KILN_ASSIGN_OR_RETURN(kernels_[k], PackKernel(keys_[k], planned.kernel(), reply));
+  KILN_ASSIGN_OR_RETURN(kernels_.emitted[k], PackKernel(kernels_.keys[k], planned.kernel(), reply));
   compiler_->stats().kernels_emitted++;
   v1::CompileEvent event;
-  event.mutable_emitted()->set_done(++kernels_done_);
+  event.mutable_emitted()->set_done(++kernels_.done);
   event.mutable_emitted()->set_total(static_cast<uint32_t>(plan_.kernels_size()));
   Progress("emitting", std::move(event));
   return PartEnded(/*tuning=*/false) ? GoOn() : Next(FlightNext());
@@ -244,24 +173,63 @@ bool FlightCompile::PartEnded(bool tuning) {
   return emits_left_ == 0 && !tunes_;
 }
 
+// ---- Tuning ----------------------------------------------------------------------------------
+
+FlightNext FlightCompile::TryTuning() { return Say(TuneWithoutGpu()); }
+
+// With what there is, and asks for what is missing.
+FlightCompile::Next FlightCompile::TuneWithoutGpu() {
+  WorkerRequests::Work work;
+  switch (tuning_.TryWithoutGpu()) {
+    case FlightTuning::Lacks::kNothing: return TuningEnded();
+    case FlightTuning::Lacks::kGpu: work.task.kind = TaskQueue::Kind::kTune; break;
+    case FlightTuning::Lacks::kPlan:
+      work.request = [this] { return PlanFrame(*request_, /*keep_traced_layout=*/true); };
+      work.limit = absl::Seconds(compiler_->limits().plan_seconds_max());
+      work.after = [this](WorkerResult result) { return PlannedAsTraced(std::move(result)); };
+      work.once = true;  // without it the first plan is as good as ever
+      break;
+  }
+  FlightNext next;
+  next.tasks.push_back(asked_.Add(std::move(work)));
+  return next;
+}
+
+FlightCompile::Next FlightCompile::PlannedAsTraced(WorkerResult result) {
+  tuning_.TakePlan(PlanOf(std::move(result), compiler_->fingerprint()));
+  FlightNext next;
+  next.tries_tuning = true;
+  return next;
+}
+
+FlightNext FlightCompile::AfterTuning() { return Say(TuningEnded()); }
+
+FlightCompile::Next FlightCompile::TuningEnded() {
+  tuning_.End();
+  return PartEnded(/*tuning=*/true) ? GoOn() : Next(FlightNext());
+}
+
+// ---- Ends of a round -------------------------------------------------------------------------
+
 FlightCompile::Next FlightCompile::GoOn() {
-  const bool replanned = tuning_.images().as_traced();
-  const bool again = measures_ && !second_round_ && (request_->debug || replanned || !later_.empty());
+  const bool replanned = tuning_.prefers_as_traced();
+  const bool again = measures_ && !second_round_ && (request_->debug || replanned || !kernels_.later.empty());
   if (!again) return Finish();
   second_round_ = true;
-  known_ = std::move(tuned_kernels_);
-  for (size_t k = 0; k < kernels_.size(); ++k) {
-    if (!later_.contains(static_cast<int>(k))) known_[keys_[k]] = std::move(kernels_[k]);
+  kernels_.known = tuning_.TakeKernels();
+  for (size_t k = 0; k < kernels_.emitted.size(); ++k) {
+    if (!kernels_.later.contains(static_cast<int>(k)))
+      kernels_.known[kernels_.keys[k]] = std::move(kernels_.emitted[k]);
   }
-  later_.clear();
-  if (replanned) plan_ = **std::move(other_);
+  kernels_.later.clear();
+  if (replanned) plan_ = tuning_.TakePlanAsTraced();
   SendPlanDebug();
-  GiveSchedules();
+  tuning_.GiveSchedules(&plan_);
   return StartEmits();
 }
 
 FlightCompile::Next FlightCompile::Finish() {
-  if (stopped_) return absl::CancelledError("nobody waits for the answer");
+  if (asked_.stopped()) return absl::CancelledError("nobody waits for the answer");
   Progress("publishing", {});
   v1::RequestRecord record;
   record.set_namespace_(request_->ns);
@@ -270,11 +238,9 @@ FlightCompile::Next FlightCompile::Finish() {
   *record.mutable_notes() = request_->notes;
   *record.mutable_hints() = request_->hints;
   record.set_compiler_fingerprint(compiler_->fingerprint());
-  {
-    absl::MutexLock lock(&mutex_);
-    record.set_queue_seconds(SecondsBetween(request_->job.created, planning_));
-    record.set_plan_seconds(SecondsBetween(planning_, emitting_));
-  }
+  const MonotonicTime planning = asked_.first_begun();
+  record.set_queue_seconds(SecondsBetween(request_->job.created, planning));
+  record.set_plan_seconds(SecondsBetween(planning, emitting_));
   record.set_emit_seconds(SecondsBetween(emitting_, MonotonicNow()));
   ArtifactIngredients ingredients;
   ingredients.signatures = &compiler_->signatures();
@@ -282,12 +248,12 @@ FlightCompile::Next FlightCompile::Finish() {
   ingredients.compile_key = request_->compile_key;
   ingredients.request_key = request_->request_key;
   ingredients.target = target_;
-  ingredients.kernels = kernels_;
-  if (measures_) ingredients.tuning = &tuning_;
+  ingredients.kernels = kernels_.emitted;
+  if (measures_) ingredients.tuning = &tuning_.found();
   ingredients.notes_record = SerializeDeterministic(record);
   ingredients.rebuild_ms = static_cast<uint32_t>(1e3 * (record.plan_seconds() + record.emit_seconds()));
   Artifact artifact = AssembleArtifact(ingredients, std::move(plan_));
-  artifact.holds = std::move(holds_);
+  artifact.holds = std::move(kernels_.holds);
   compiler_->Record(*request_, absl::OkStatus());
   FlightNext next;
   next.outcome = std::make_shared<const Artifact>(std::move(artifact));

@@ -1,8 +1,8 @@
 // The tasks that wait and run, and whose each is: a flight's, or a chore, which is nobody's flight. Which one
 // is next is fair to tenants and their jobs (task_queue.h).
 //
-// Ownership: of flights it changes `work.waiting`. Threads: one at a time (the table's strand). Limits: who pushes
-// bounds what waits.
+// Ownership: of flights it changes `work.waiting`. Threads: one at a time (the table's strand). Limits: who
+// pushes bounds what waits.
 #pragma once
 
 #include <cstdint>

@@ -27,6 +27,20 @@ absl::Status CheckSchedule(v1::KernelSchedule loops, v1::KernelSchedule schedule
 
 }  // namespace
 
+v1::Frame PlanFrame(const FlightRequest& asked, bool keep_traced_layout) {
+  v1::Frame frame;
+  v1::PlanRequest* request = frame.mutable_plan();
+  *request->mutable_sections() = asked.sections;
+  request->set_graph(*asked.graph);
+  *request->mutable_hints() = asked.hints;
+  request->set_keep_traced_layout(keep_traced_layout);
+  if (asked.debug) {
+    request->set_debug_dir("wanted");
+    *request->mutable_notes() = asked.notes;
+  }
+  return frame;
+}
+
 absl::StatusOr<v1::PlanReply> PlanOf(WorkerResult result, const std::string& compiler) {
   KILN_RETURN_IF_ERROR(result.status);  // that of a crash, too
   KILN_RETURN_IF_ERROR(CheckPlan(result.reply.plan_reply()));

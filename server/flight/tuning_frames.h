@@ -8,10 +8,13 @@
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/tuning.pb.h"
 #include "kiln/v1/worker.pb.h"
+#include "server/flight/flight_request.h"
 #include "server/pool/worker_pool.h"
 
 namespace kiln {
 
+// To plan; `keep_traced_layout`: with images as they were traced.
+v1::Frame PlanFrame(const FlightRequest& asked, bool keep_traced_layout);
 // The plan, checked, with `compiler` named in those of its tunables of which that compiler's code is
 // measured, so that a record holds for no other's.
 absl::StatusOr<v1::PlanReply> PlanOf(WorkerResult result, const std::string& compiler);
