@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Checks that folders include one way and Python's modules import one way (tests/arrows.py), that numbers of machines
-# stand in compiler/target (tests/machine_numbers.py), that no class or function of the compiler and of client/runtime
-# is too large (tests/class_sizes.py), that Python is as ruff and mypy want it (pyproject.toml) and that every C++ file
-# is as .clang-format says. A program that is missing is named, and its part is not checked. They judge as these
+# stand in compiler/target (tests/machine_numbers.py), that no class or function of cache, client, compiler and server is
+# too large (tests/class_sizes.py), that Python is as ruff and mypy want it (pyproject.toml) and that every C++ file is
+# as .clang-format says. A program that is missing is named, and its part is not checked. They judge as these
 # versions do: LLVM 22 (deploy/install_deps.sh --dev), ruff and mypy of deploy/setup.sh --tests.
 #   tests/lint.sh --fix         formats the files
 #   tests/lint.sh --tidy        asks clang-tidy (.clang-tidy) about every source of a build (an hour on 2 cores)
