@@ -9,6 +9,7 @@ import ast
 import os
 import re
 import sys
+from collections.abc import Collection, Iterator, Mapping
 
 # A row is a folder, without those below it, or a program's own file, which may know more than its folder. Everybody may
 # know proto, and nobody a program's file.
@@ -70,16 +71,16 @@ ROOTS = ("cache", "client", "compiler", "server")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
-def read_table(text):
+def read_table(text: str) -> dict[str, set[str]]:
     rows = (row.split(":") for row in re.sub(r"\n +", " ", text).strip().splitlines() if row)
     return {name: set(known.split()) for name, known in rows}
 
 
-def circle(table):
+def circle(table: Mapping[str, Collection[str]]) -> list[str] | None:
     """The names along a circle of the table, or None."""
-    done = set()
+    done: set[str] = set()
 
-    def follow(name, path):
+    def follow(name: str, path: list[str]) -> list[str] | None:
         if name in path:
             return [*path[path.index(name):], name]
         if name not in done:
@@ -92,7 +93,7 @@ def circle(table):
     return next(filter(None, (follow(name, []) for name in table)), None)
 
 
-def place_of(included):
+def place_of(included: str) -> str | None:
     """The folder that an #include names; None for proto's messages and for what is not ours."""
     if included.startswith("kiln/v1/"):
         return None
@@ -102,7 +103,7 @@ def place_of(included):
     return folder if folder.split("/")[0] in (*ROOTS, "tests") else None
 
 
-def sources(root):
+def sources(root: str | os.PathLike[str]) -> Iterator[str]:
     for top in ROOTS:
         for folder, _, names in os.walk(os.path.join(root, top)):
             for name in sorted(names):
@@ -110,12 +111,12 @@ def sources(root):
                     yield os.path.relpath(os.path.join(folder, name), root)
 
 
-def faults(root, table):
+def faults(root: str | os.PathLike[str], table: dict[str, set[str]]) -> list[str]:
     """What is wrong with the sources under `root`, a line each."""
     found = []
     if names := circle(table):
         found.append("the table has a circle: " + " -> ".join(names))
-    used = {name: set() for name in table}
+    used: dict[str, set[str]] = {name: set() for name in table}
     for path in sources(root):
         row = path if path in table else os.path.dirname(path)
         if row not in table:
@@ -131,8 +132,8 @@ def faults(root, table):
             if known not in table[row]:
                 line = text.count("\n", 0, match.start()) + 1
                 found.append(f"{path}:{line}: {row} may not include from {known}; what both need belongs below both")
-    for row, known in table.items():
-        found += [f"tests/arrows.py: nothing in {row} includes from {name}" for name in sorted(known - used[row])]
+    for row, allowed in table.items():
+        found += [f"tests/arrows.py: nothing in {row} includes from {name}" for name in sorted(allowed - used[row])]
     return found
 
 
@@ -142,7 +143,7 @@ HINTS = re.compile(r"\bhints\(\)|\bmutable_hints\b|\bv1::Hints\b")
 HINTS_READERS = ("compiler/graph",)
 
 
-def hint_faults(root):
+def hint_faults(root: str | os.PathLike[str]) -> list[str]:
     """Where the compiler reads hints, a line each."""
     found = []
     for path in sources(root):
@@ -158,7 +159,7 @@ def hint_faults(root):
 PACKAGE = "client/python/kiln"
 
 
-def _imported(path):
+def _imported(path: str) -> Iterator[str]:
     """The names behind every `from . import` and `from .module import` of a file."""
     with open(path, encoding="utf-8") as file:
         tree = ast.parse(file.read(), path)
@@ -169,7 +170,7 @@ def _imported(path):
             yield from [*node.module.split(".")[1:2]] or (alias.name for alias in node.names)
 
 
-def read_modules(root):
+def read_modules(root: str | os.PathLike[str]) -> dict[str, set[str]]:
     """{module: the modules that it imports} of the package under `root`."""
     folder = os.path.join(root, PACKAGE)
     files = {name.rpartition(".")[0]: os.path.join(folder, name) for name in sorted(os.listdir(folder))
@@ -177,13 +178,13 @@ def read_modules(root):
     return {name: files.keys() & set(_imported(path)) for name, path in files.items()}
 
 
-def module_faults(root):
+def module_faults(root: str | os.PathLike[str]) -> list[str]:
     """What is wrong with the imports of the package under `root`, a line each."""
     names = circle(read_modules(root))
     return [f"{PACKAGE}: the imports have a circle: " + " -> ".join(names)] if names else []
 
 
-def main():
+def main() -> None:
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     found = faults(root, read_table(ARROWS)) + hint_faults(root) + module_faults(root)
     print("\n".join(found) or "arrows: one way", file=sys.stderr if found else sys.stdout)

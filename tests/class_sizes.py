@@ -10,6 +10,7 @@ brackets and is no parser: a declaration is what ends with a semicolon, or with 
 import os
 import re
 import sys
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 FOLDERS = ("cache", "client", "compiler", "server")
@@ -61,12 +62,12 @@ class Declaration(NamedTuple):
     body: tuple[int, int] | None  # what its braces enclose; of a variable's none
 
 
-def code_of(text):
+def code_of(text: str) -> str:
     """The text without comments, strings and directives; lines stay where they are."""
     return NOT_CODE.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
-def closes_of(code):
+def closes_of(code: str) -> dict[int, int]:
     """{where a bracket opens: where it closes}. Raises ValueError where one has no other."""
     closes, opened = {}, []
     for match in re.finditer(r"[()\[\]{}]", code):
@@ -81,7 +82,7 @@ def closes_of(code):
     return closes
 
 
-def plain_of(head):
+def plain_of(head: str) -> str:
     """A declaration without templates' arguments and what brackets enclose: of a pointer in them, `*` is left."""
     plain, depth = [], 0
     head = OPERATOR.sub("operator", head)
@@ -101,7 +102,7 @@ def plain_of(head):
     return re.sub(r"^(?:template )+", "", text)
 
 
-def kind_of(plain):
+def kind_of(plain: str) -> tuple[str, str]:
     """(kind, name) of a declaration."""
     if SCOPE.match(plain):
         return "scope", ""
@@ -114,12 +115,19 @@ def kind_of(plain):
     return "variable", (re.findall(r"\w+", declared) or [""])[-1]
 
 
-def has_body(kind, plain):
+def has_body(kind: str, plain: str) -> bool:
     """Are the braces that come next a body? Else they are a value, or one of a constructor's initializers."""
     return kind != "variable" and not (kind == "function" and INITIALIZERS.search(plain) and re.search(r"\w$", plain))
 
 
-def declarations(code, closes, begin, end):
+def after_labels(code: str, begin: int, end: int) -> int:
+    """Where a declaration starts that stands between two places."""
+    before = BEFORE.match(code, begin, end)
+    assert before  # it matches nothing too
+    return before.end()
+
+
+def declarations(code: str, closes: dict[int, int], begin: int, end: int) -> Iterator[Declaration]:
     """What is declared between two places, outside of any function."""
     place = begin
     while match := NEXT.search(code, place, end):
@@ -127,7 +135,7 @@ def declarations(code, closes, begin, end):
         place = closes.get(at, at) + 1
         if match[0] in "([":
             continue
-        start = BEFORE.match(code, begin, at).end()
+        start = after_labels(code, begin, at)
         plain = plain_of(code[start:at])
         kind, name = kind_of(plain)
         if match[0] == ";":
@@ -139,7 +147,7 @@ def declarations(code, closes, begin, end):
         begin = place
 
 
-def members(code, closes, body):
+def members(code: str, closes: dict[int, int], body: tuple[int, int]) -> tuple[int, int]:
     """(methods, fields) of a class's body."""
     methods = fields = 0
     for one in declarations(code, closes, *body):
@@ -152,24 +160,24 @@ def members(code, closes, body):
     return methods, fields
 
 
-def classes(code):
+def classes(code: str) -> Iterator[tuple[str, int, int]]:
     """(name, methods, fields) of every class that is defined in it: in another, in a function as well."""
     closes = closes_of(code)
     for match in re.finditer(r"\{", code):
         begin = max(code.rfind(one, 0, match.start()) for one in ";{}") + 1
-        plain = plain_of(code[BEFORE.match(code, begin, match.start()).end():match.start()])
+        plain = plain_of(code[after_labels(code, begin, match.start()):match.start()])
         kind, name = kind_of(plain)
         if kind == "class" and has_body(kind, plain):
             yield name, *members(code, closes, (match.end(), closes[match.start()]))
 
 
-def functions(code):
+def functions(code: str) -> Iterator[tuple[str, int]]:
     """(name, lines) of every function that is defined in it, outside of another."""
     closes = closes_of(code)
     yield from functions_between(code, closes, 0, len(code), "")
 
 
-def functions_between(code, closes, begin, end, outer):
+def functions_between(code: str, closes: dict[int, int], begin: int, end: int, outer: str) -> Iterator[tuple[str, int]]:
     """`outer`: the classes around them, with the colons."""
     for one in declarations(code, closes, begin, end):
         if one.kind == "function" and one.body:
@@ -182,7 +190,7 @@ def functions_between(code, closes, begin, end, outer):
                 yield outer + one.name, code.count("\n", match.start(), closes[match.end() - 1]) + 1
 
 
-def sources(root):
+def sources(root: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
     for folder in FOLDERS:
         for directory, folders, names in os.walk(os.path.join(root, folder)):
             folders.sort()
@@ -192,15 +200,17 @@ def sources(root):
                     yield os.path.relpath(path, root).replace(os.sep, "/"), path
 
 
-def faults(root, larger):
+def faults(root: str | os.PathLike[str], larger: Mapping[str, tuple[int, ...]]) -> list[str]:
     """What is wrong, a line each."""
-    found, used = [], set()
+    found: list[str] = []
+    used: set[str] = set()
     for file, path in sources(root):
         with open(path, encoding="utf-8") as source:
             code = code_of(source.read())
         try:
-            sizes = [(f"{file}: {name}", (methods, fields), (METHODS_MAX, FIELDS_MAX))
-                     for name, methods, fields in classes(code)]
+            sizes: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = [
+                (f"{file}: {name}", (methods, fields), (METHODS_MAX, FIELDS_MAX))
+                for name, methods, fields in classes(code)]
             sizes += [(f"{file}: {name}", (lines,), (LINES_MAX,)) for name, lines in functions(code)]
         except ValueError as error:
             found.append(f"{file}: a bracket without the other in line {error}")
@@ -217,7 +227,7 @@ def faults(root, larger):
     return found + [f"tests/class_sizes.py: nothing is {row}" for row in sorted(larger.keys() - used)]
 
 
-def main():
+def main() -> None:
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     found = faults(root, LARGER)
     print("\n".join(found) or "class sizes: within the limits", file=sys.stderr if found else sys.stdout)

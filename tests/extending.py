@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 
 DOCUMENT = os.path.join("docs", "extending.md")
 PATCHES = os.path.join("docs", "extending")
@@ -21,7 +22,7 @@ LINES_MAX = 4  # of a list that takes "a line": an include and the reason for th
 FILES_MAX = {"loop_operator": 3, "fusion_rule": 1, "schedule": 3, "dtype": 4}
 
 
-def copy_sources(root, to):
+def copy_sources(root: str | os.PathLike[str], to: str | os.PathLike[str]) -> None:
     """What git has of the tree, as it lies there; of a tree without git, all but what is built."""
     listed = subprocess.run(["git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
                             capture_output=True, text=True, check=False)
@@ -37,7 +38,7 @@ def copy_sources(root, to):
             shutil.copy2(source, target, follow_symlinks=False)
 
 
-def git_apply(tree, patch, *options):
+def git_apply(tree: str | os.PathLike[str], patch: str, *options: str) -> str:
     """What git says against it. Outside of any repository, so that every path is the tree's own."""
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": os.path.dirname(os.path.abspath(tree))}
     done = subprocess.run(["git", "apply", *options, patch], cwd=tree, env=environment, capture_output=True, text=True,
@@ -45,14 +46,14 @@ def git_apply(tree, patch, *options):
     return (done.stderr or done.stdout).strip() if done.returncode != 0 else ""
 
 
-def touched(patch):
+def touched(patch: str) -> dict[str, int]:
     """{file: lines that the patch adds to it}."""
     done = subprocess.run(["git", "apply", "--numstat", patch], cwd="/", capture_output=True, text=True, check=True)
     rows = (line.split("\t") for line in done.stdout.splitlines())
     return {path: int(added) for added, _, path in rows}
 
 
-def sections(text):
+def sections(text: str) -> Iterator[tuple[str, int, list[tuple[str, str]]]]:
     """(name, files that it may touch, [(places, what)]) of each section with a patch."""
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         tables = re.split(TOY, section)  # a section may have several: each is of the rows before it
@@ -60,9 +61,9 @@ def sections(text):
             yield name, int(files), ROW.findall(rows)
 
 
-def patterns(places):
+def patterns(places: str) -> list[re.Pattern[str]]:
     """Of a row's first cell: a path that has no folder is in the last one's, `.cc` beside it is of its name."""
-    found = []
+    found: list[str] = []
     for place in re.findall(r"`([^`]+)`", places):
         if place.startswith("."):
             place = os.path.splitext(found[-1])[0] + place
@@ -74,11 +75,11 @@ def patterns(places):
     return [re.compile(re.sub(r"[A-Z]{3,}", "[^/]+", re.escape(place).replace(r"\*", "[^/]*"))) for place in found]
 
 
-def is_counted(path):
+def is_counted(path: str) -> bool:
     return path.split("/")[0] not in ("tests", "docs") and os.path.basename(path) != "CMakeLists.txt"
 
 
-def toy_faults(name, files_max, rows, added):
+def toy_faults(name: str, files_max: int, rows: list[tuple[str, str]], added: dict[str, int]) -> Iterator[str]:
     """What of a patch is otherwise than its section says. `added`: as `touched` gives it."""
     files = set()
     named = [(patterns(places), what) for places, what in rows]
@@ -107,7 +108,7 @@ def toy_faults(name, files_max, rows, added):
         yield f"{name}.patch has no test"
 
 
-def faults(root, tree):
+def faults(root: str | os.PathLike[str], tree: str | os.PathLike[str]) -> list[str]:
     """What is wrong, a line each. `tree`: a copy of the sources, which has all patches afterwards."""
     with open(os.path.join(root, DOCUMENT), encoding="utf-8") as file:
         toys = list(sections(file.read()))
@@ -126,7 +127,7 @@ def faults(root, tree):
     return found
 
 
-def main(arguments):
+def main(arguments: list[str]) -> int:
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if not arguments:
         import tempfile

@@ -6,6 +6,7 @@ tests/integration/test_machine_numbers.py ask `faults` about the sources that ch
 import os
 import re
 import sys
+from collections.abc import Iterator, Mapping
 
 FOLDERS = ("compiler/artifact", "compiler/codegen", "compiler/frontend", "compiler/graph", "compiler/ir",
            "compiler/library", "compiler/lower", "compiler/passes", "compiler/schedule", "server/build")
@@ -55,7 +56,7 @@ OTHER = {
 }
 
 
-def sources(root):
+def sources(root: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
     for folder in FOLDERS:
         directory = os.path.join(root, folder)
         for name in sorted(os.listdir(directory)):
@@ -64,12 +65,12 @@ def sources(root):
                 yield f"{folder}/{name}", os.path.join(directory, name)
 
 
-def is_size(literal):
+def is_size(literal: str) -> bool:
     value = int(literal.replace("'", ""), 0)
     return value >= PAGE and value & (value - 1) == 0
 
 
-def suspicious(path, line):
+def suspicious(path: str, line: str) -> bool:
     code = line.split("//")[0]
     if GPUS.search(code) and not path.startswith("compiler/codegen/"):
         return True
@@ -78,9 +79,10 @@ def suspicious(path, line):
                 or any(is_size(found) for found in LITERAL.findall(code)))
 
 
-def faults(root, other):
+def faults(root: str | os.PathLike[str], other: Mapping[str, str]) -> list[str]:
     """What is wrong, a line each."""
-    found, used = [], set()
+    found: list[str] = []
+    used: set[str] = set()
     for path, full in sources(root):
         with open(full, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
@@ -93,7 +95,7 @@ def faults(root, other):
     return found + [f"tests/machine_numbers.py: nothing is {row}" for row in sorted(other.keys() - used)]
 
 
-def main():
+def main() -> None:
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     found = faults(root, OTHER)
     print("\n".join(found) or "what is known of machines: in compiler/target", file=sys.stderr if found else sys.stdout)
