@@ -1,20 +1,23 @@
 """The rule of agreement: kiln may err against an fp64 run at most a few times as much as eager does."""
 import copy
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 
-def rms(tensor):
+def rms(tensor: torch.Tensor) -> float:
     return tensor.double().pow(2).mean().sqrt().item() if tensor.numel() else 0.0
 
 
-def factor(tensor):
+def factor(tensor: torch.Tensor) -> int:
     if tensor.numel() <= 10:
         return 10
     return 3 if tensor.numel() < 1000 or tensor.dtype in (torch.bfloat16, torch.float16) else 2
 
 
-def disagreement(actual, eager, exact, largest, slack=1e-5):
+def disagreement(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, largest: float,
+                 slack: float = 1e-5) -> str | None:
     """None, or text that says how far `actual` is from the rule.
 
     `slack`: what is allowed above eager's share, of the exact tensor's RMS."""
@@ -26,13 +29,13 @@ def disagreement(actual, eager, exact, largest, slack=1e-5):
     return None if error <= allowed else f"error {error:.3g}, allowed {allowed:.3g} (eager {own:.3g})"
 
 
-def doubled(value):
+def doubled(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.detach().double().requires_grad_(value.requires_grad)
     return value
 
 
-def check(named, slack=1e-5):
+def check(named: Sequence[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]], slack: float = 1e-5) -> None:
     """`named`: [(name, actual, eager, exact)]. Fails with every tensor that breaks the rule; `slack`:
     disagreement's."""
     assert named
@@ -42,7 +45,8 @@ def check(named, slack=1e-5):
     assert not wrong, "\n".join(wrong)
 
 
-def check_function(function, *args, backward=True, **compile_arguments):
+def check_function(function: Callable[..., Any], *args: Any, backward: bool = True,
+                   **compile_arguments: Any) -> Callable[..., Any]:
     """Compares a function of tensors, and the gradients of its inputs, with eager and with fp64.
 
     Arguments that the function changes in place are compared as well. Returns the compiled function."""
@@ -53,11 +57,11 @@ def check_function(function, *args, backward=True, **compile_arguments):
         torch.manual_seed(7)
         outputs = [value for value in torch.utils._pytree.tree_leaves(run(*inputs)) if isinstance(value, torch.Tensor)]
         leaves = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
-        gradients = []
+        gradients: Sequence[torch.Tensor | None] = ()
         differentiable = [value for value in outputs if value.requires_grad]
         if backward and leaves and differentiable:
-            total = sum((value * torch.arange(1, value.numel() + 1, dtype=value.dtype).view(value.shape)
-                         / max(value.numel(), 1)).sum() for value in differentiable)
+            total: Any = sum((value * torch.arange(1, value.numel() + 1, dtype=value.dtype).view(value.shape)
+                              / max(value.numel(), 1)).sum() for value in differentiable)
             gradients = torch.autograd.grad(total, leaves, allow_unused=True)
         kept = [("output", value) for value in outputs]
         kept += [("gradient", value) for value in gradients if value is not None]
@@ -71,11 +75,11 @@ def check_function(function, *args, backward=True, **compile_arguments):
     return compiled
 
 
-def _same(value):
+def _same(value: Any) -> Any:
     return value
 
 
-def _cloned(value):
+def _cloned(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         copied = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
         copied.copy_(value.detach())

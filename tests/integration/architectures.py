@@ -5,6 +5,8 @@ are architectures that no such configuration or input fits, those of over 100 mi
 those that draw numbers of their own (VitMAE, VITS) or that Dynamo itself gets wrong (PaliGemma, torch 2.13).
 """
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -67,16 +69,16 @@ _SIZES = {
 }
 
 
-def _small(config):
+def _small(config: Any) -> dict[str, Any]:
     return {name: size for name, size in _SIZES.items() if isinstance(getattr(config, name, None), (int, float))}
 
 
-def _two_kinds(layer_types):
+def _two_kinds(layer_types: list[str]) -> list[str]:
     """Of two layers' kinds, two that differ where there are such."""
     return [layer_types[0], next((kind for kind in layer_types if kind != layer_types[0]), layer_types[0])]
 
 
-def _config(name):
+def _config(name: str) -> Any:
     from transformers import PreTrainedConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -90,13 +92,14 @@ def _config(name):
     sizes = _small(whole)
     if getattr(whole, "layer_types", None):
         sizes["layer_types"] = _two_kinds(whole.layer_types)
+    kind: Callable[..., Any] = type(whole)
     try:
-        return type(whole)(**sizes, **parts)
+        return kind(**sizes, **parts)
     except Exception:  # sizes that contradict others of this architecture
         return whole
 
 
-def make(name, mapping):
+def make(name: str, mapping: str) -> Any:
     """The model, in evaluation; skips where this version of transformers has none."""
     from transformers.models.auto import modeling_auto
 
@@ -121,24 +124,24 @@ def make(name, mapping):
     return model
 
 
-def _image(config):
+def _image(config: Any) -> tuple[int, ...]:
     vision = getattr(config, "vision_config", config)
     size = getattr(vision, "image_size", None) or 64
     channels = getattr(vision, "num_channels", None) or getattr(vision, "in_channels", None) or 3
     return (channels, *size) if isinstance(size, (list, tuple)) else (channels, size, size)
 
 
-def inputs(model, batch=2, length=12):
+def inputs(model: Any, batch: int = 2, length: int = 12) -> dict[str, Any]:
     """What the model's main input asks for; `length` is of tokens, and longer sounds are longer."""
     config, name = model.config, model.main_input_name
     parameters = inspect.signature(model.forward).parameters
     generator = torch.Generator().manual_seed(batch * 1000 + length)
     vocabulary = min(getattr(getattr(config, "text_config", config), "vocab_size", None) or 100, 190)
 
-    def tokens(count):
+    def tokens(count: int) -> torch.Tensor:
         return torch.randint(3, max(4, vocabulary), (batch, count), generator=generator)
 
-    def noise(*shape):
+    def noise(*shape: int) -> torch.Tensor:
         return torch.randn(batch, *shape, generator=generator)
 
     longer = length - 12

@@ -4,12 +4,18 @@ A program is drawn while it runs in eager, and every step also in double: a step
 numbers. So no result depends on the order of sums or on where half precision rounds, and any compiler has to give
 eager's bits."""
 
+from __future__ import annotations
+
 import random
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from torch.nn import functional as F
 
 from memory_programs import Program, add_view
+
+Named: TypeAlias = tuple[str, Callable[..., torch.Tensor]]
 
 _DTYPES = [torch.float32] * 6 + [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int64, torch.int32,
                                  torch.int8, torch.uint8, torch.bool]
@@ -20,7 +26,7 @@ _SIZES = [(4, 6), (4, 6), (6,), (4, 1), (1, 6), (2, 4, 6), (6, 4), (6, 5), (2, 1
 _LARGE = {0: 0, 1: 1, 2: 3, 3: 2, 4: 17, 5: 9, 6: 40}  # loops of full vectors and what is left of them
 
 
-def draw_tensor(rng, generator, large):
+def draw_tensor(rng: random.Random, generator: torch.Generator, large: bool) -> torch.Tensor:
     sizes, dtype = rng.choice(_SIZES), rng.choice(_DTYPES)
     if large:
         sizes = tuple(_LARGE[size] for size in sizes)
@@ -37,27 +43,27 @@ def draw_tensor(rng, generator, large):
     return torch.randint(low, high, sizes, generator=generator).to(dtype)
 
 
-def copied(value):
+def copied(value: torch.Tensor) -> torch.Tensor:
     """With its strides, and nobody's memory."""
     storage = value.untyped_storage().clone()
     return torch.empty(0, dtype=value.dtype).set_(storage, value.storage_offset(), value.shape, value.stride())
 
 
-def _dim(rng, x):
+def _dim(rng: random.Random, x: torch.Tensor) -> int:
     return rng.randrange(-x.dim(), x.dim()) if x.dim() else 0
 
 
-def _number(rng):
+def _number(rng: random.Random) -> float:
     return rng.choice([0, 1, 2, 3, -1, -2, 0.5, 1.5, -0.25, 2.0, True])
 
 
-def _index(rng, x, dim, count):
+def _index(rng: random.Random, x: torch.Tensor, dim: int, count: int) -> torch.Tensor:
     """Positions along a dimension, negative ones among them."""
     size = max(x.shape[dim] if x.dim() else 1, 1)
     return torch.tensor([rng.randrange(size) for _ in range(count)])
 
 
-def _one(rng, x):
+def _one(rng: random.Random, x: torch.Tensor) -> Named:
     """(name, function of x)"""
     dim, number, keep = _dim(rng, x), _number(rng), rng.random() < 0.5
     cast = rng.choice(_CASTS)
@@ -71,7 +77,7 @@ def _one(rng, x):
     order = rng.sample(range(x.dim()), x.dim())
     shift = rng.randint(-7, 7)
     reduce = rng.choice(["sum", "prod", "amax", "amin", "mean"])
-    return rng.choice([
+    steps: list[Named] = [
         (f"to {cast}", lambda v: v.to(cast)),
         (f"add {number!r}", lambda v: v + number), (f"mul {number!r}", lambda v: v * number),
         (f"rsub {number!r}", lambda v: number - v), (f"div {number!r}", lambda v: v / number),
@@ -135,13 +141,14 @@ def _one(rng, x):
         ("logsumexp-like", lambda v: (v - v.amax(dim, True)).sum(dim)), ("l1", lambda v: v.abs().sum(dim)),
         ("outer", lambda v: v.unsqueeze(-1) * v.unsqueeze(-2)), ("square product", lambda v: v @ v.mT),
         ("einsum", lambda v: torch.einsum("...ij->...j", v)), ("heaviside", lambda v: v.heaviside(v.new_ones(()))),
-    ])
+    ]
+    return rng.choice(steps)
 
 
-def _two(rng, x, y):
+def _two(rng: random.Random, x: torch.Tensor, y: torch.Tensor) -> Named:
     """(name, function of x and y)"""
     dim, keep = _dim(rng, x), rng.random() < 0.5
-    return rng.choice([
+    steps: list[Named] = [
         ("add", torch.add), ("add 2", lambda a, b: torch.add(a, b, alpha=2)), ("sub", torch.sub), ("mul", torch.mul),
         ("mul", torch.mul), ("div", torch.div), ("floor_divide", torch.floor_divide), ("remainder", torch.remainder),
         ("fmod", torch.fmod), ("div trunc", lambda a, b: torch.div(a, b, rounding_mode="trunc")),
@@ -174,14 +181,15 @@ def _two(rng, x, y):
         ("bucketize", lambda a, b: torch.bucketize(a, b.flatten().sort()[0])), ("isin", torch.isin),
         ("broadcast", lambda a, b: torch.broadcast_tensors(a, b)[1]), ("expand_as", lambda a, b: a.expand_as(b)),
         ("to", lambda a, b: a.to(b)), ("promoted", lambda a, b: a + b.sum()), ("rows", lambda a, b: a.sum(0) + b),
-    ])
+    ]
+    return rng.choice(steps)
 
 
-def _write(rng, x, y):
+def _write(rng: random.Random, x: torch.Tensor, y: torch.Tensor) -> Named:
     """(name, function that writes into its first operand)"""
     number, dim = _number(rng), _dim(rng, x)
     at = _index(rng, x, dim, 1)
-    return rng.choice([
+    steps: list[Named] = [
         ("add_", lambda a, b: a.add_(b)), ("mul_", lambda a, b: a.mul_(b)), ("copy_", lambda a, b: a.copy_(b)),
         (f"fill_ {number!r}", lambda a, b: a.fill_(number)), ("zero_", lambda a, b: a.zero_()),
         ("relu_", lambda a, b: a.relu_()), ("clamp_", lambda a, b: a.clamp_(-1, 2)), ("neg_", lambda a, b: a.neg_()),
@@ -193,37 +201,38 @@ def _write(rng, x, y):
         ("scatter_", lambda a, b: a.scatter_(dim, (a * 0).long(), number)), ("transposed", lambda a, b: a.mT.add_(b)),
         ("cumsum_", lambda a, b: a.cumsum_(dim)), ("tril_", lambda a, b: a.tril_()), ("sub_", lambda a, b: a.sub_(b)),
         ("logical_not_", lambda a, b: a.logical_not_()), ("lerp_", lambda a, b: a.lerp_(b, 0.5)),
-    ])
+    ]
+    return rng.choice(steps)
 
 
-def _set(tensor, index, value):
+def _set(tensor: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
     tensor[index] = value
     return tensor
 
 
-def _doubled(value):
+def _doubled(value: Any) -> Any:
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 class ComposedProgram(Program):
     """Its steps give the same in eager and in double."""
 
-    def __init__(self, inputs, gradient):
+    def __init__(self, inputs: list[torch.Tensor], gradient: bool) -> None:
         super().__init__(inputs, gradient)
         self._restart()
 
-    def _restart(self):
+    def _restart(self) -> None:
         self.values = [copied(value) for value in self.inputs]
         self._exact = [_doubled(value.clone()) for value in self.inputs]
         for function, operands in self.steps:
             self._take(function, operands)
 
-    def _take(self, function, operands):
+    def _take(self, function: Callable[..., Any], operands: tuple[int, ...]) -> None:
         with torch.no_grad():
             self.values.append(function(*(self.values[operand] for operand in operands)))
             self._exact.append(_doubled(function(*(self._exact[operand] for operand in operands))))
 
-    def add(self, name, function, *operands):
+    def add(self, name: str, function: Callable[..., Any], *operands: int) -> int | None:
         count = len(self.values)
         try:
             self._take(function, operands)
@@ -238,13 +247,13 @@ class ComposedProgram(Program):
         return count
 
     @staticmethod
-    def _agree(value, exact):
+    def _agree(value: Any, exact: torch.Tensor) -> bool:
         return (isinstance(value, torch.Tensor) and value.numel() <= 65536 and value.dim() <= 6
                 and (value.dtype == exact.dtype or value.is_floating_point())
                 and torch.equal(_doubled(value), exact))
 
 
-def draw_program(seed, gradient):
+def draw_program(seed: int, gradient: bool) -> ComposedProgram:
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     large = rng.random() < 0.4
     inputs = [draw_tensor(rng, generator, large) for _ in range(rng.randint(2, 4))]

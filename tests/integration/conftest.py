@@ -5,14 +5,15 @@ They need kiln installed (or on PYTHONPATH, with KILN_DAEMON naming a kilnd) and
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from daemons import stop_daemon
+from daemons import Place, stop_daemon
 
 _ROOT = tempfile.mkdtemp(prefix="kiln-test-")
 os.environ.update({
@@ -24,43 +25,8 @@ os.environ.pop("KILN_ADDRESS", None)
 os.environ.pop("KILN_FALLBACK", None)
 
 
-class Place:
-    """Directories of one daemon, and Python processes that use it."""
-
-    def __init__(self, root):
-        self.root = str(root)
-        self.runtime_dir = os.path.join(self.root, "run")
-        self.store_dir = os.path.join(self.root, "store")
-        self.processes = []
-        self.environment = {"KILN_RUNTIME_DIR": self.runtime_dir, "KILN_STORE": self.store_dir,
-                            "TORCHINDUCTOR_CACHE_DIR": os.path.join(self.root, "torch")}
-
-    def start(self, code, **environment):
-        everything = {**os.environ, **self.environment, **environment}
-        everything["PYTHONPATH"] = os.pathsep.join(
-            [os.path.dirname(os.path.abspath(__file__)), everything.get("PYTHONPATH", "")])
-        process = subprocess.Popen([sys.executable, "-c", code], env=everything, text=True, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE)
-        self.processes.append(process)
-        return process
-
-    def run(self, code, timeout=240, **environment):
-        """What the process prints to stdout and stderr; fails if it fails."""
-        process = self.start(code, **environment)
-        try:
-            output, errors = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-        assert process.returncode == 0, errors[-4000:]
-        return output, errors
-
-    def stop(self, signal_number=signal.SIGTERM):
-        return stop_daemon(self.runtime_dir, signal_number)
-
-
 @pytest.fixture
-def place():
+def place() -> Iterator[Place]:
     """A daemon of the test's own; in /tmp because a socket's path is short."""
     root = tempfile.mkdtemp(prefix="kiln-test-")
     place = Place(root)
@@ -73,7 +39,7 @@ def place():
 
 
 @pytest.fixture(autouse=True)
-def fresh(request):
+def fresh(request: pytest.FixtureRequest) -> Iterator[None]:
     """No compiled code and no counts of the test before."""
     if "torch" in sys.modules or "no_torch" not in request.keywords:
         import torch
@@ -87,16 +53,16 @@ def fresh(request):
 
 
 @pytest.fixture
-def replays(monkeypatch):
+def replays(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Counts the recordings and replays of CUDA graphs."""
     import torch
 
     counts = {"recorded": 0, "replayed": 0}
 
-    def counted(name, what):
+    def counted(name: str, what: str) -> None:
         original = getattr(torch.cuda.CUDAGraph, name)
 
-        def call(self, *args, **kwargs):
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             counts[what] += 1
             return original(self, *args, **kwargs)
 
@@ -108,15 +74,15 @@ def replays(monkeypatch):
 
 
 @pytest.fixture
-def allow_tf32():
+def allow_tf32() -> Iterator[Callable[[bool], None]]:
     """Sets whether products and convolutions of float32 on a GPU may round to TF32, for one test. torch's settings are
     no plain attributes, so that monkeypatch can't put them back."""
     import torch
 
-    settings = torch.backends.cuda.matmul, torch.backends.cudnn
+    settings: tuple[Any, Any] = torch.backends.cuda.matmul, torch.backends.cudnn
     before = [setting.allow_tf32 for setting in settings]
 
-    def allow(allowed):
+    def allow(allowed: bool) -> None:
         for setting in settings:
             setting.allow_tf32 = allowed
 
@@ -126,7 +92,7 @@ def allow_tf32():
 
 
 @pytest.fixture
-def skips():
+def skips() -> Callable[[], int]:
     """How many graphs torch skipped since the test began."""
     from torch._dynamo.utils import counters
 
@@ -135,20 +101,20 @@ def skips():
 
 
 @pytest.fixture
-def no_fallback(monkeypatch):
+def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KILN_FALLBACK", "error")
 
 
-def pytest_configure(config):
+def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: long; only with --full")
     config.addinivalue_line("markers", "part(n): one in n of its parameters, by their names; with --full all")
 
 
-def pytest_addoption(parser):
+def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="every model at every setting")
 
 
-def pytest_collection_modifyitems(config, items):
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--full"):
         skip = pytest.mark.skip(reason="only with --full")
         for item in items:
@@ -157,6 +123,6 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(skip)
 
 
-def pytest_sessionfinish(session):
+def pytest_sessionfinish(session: object) -> None:
     stop_daemon(os.environ["KILN_RUNTIME_DIR"], signal.SIGKILL)
     shutil.rmtree(_ROOT, ignore_errors=True)

@@ -8,11 +8,15 @@ import os
 import pathlib
 import struct
 import subprocess
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
 from kiln import decompositions, graph as exporter
+from kiln.exported_graph import ExportedGraph
 
 _DTYPES = [None, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
            torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
@@ -26,33 +30,34 @@ for _name, _function in {"one_plus_erf": lambda x: 1 + torch.erf(x), "one_plus_t
     _OWN.impl(_name, _function, "CompositeImplicitAutograd")
 
 
-def binary():
+def binary() -> pathlib.Path:
     """build/bin/graph_passes, or where KILN_BUILD says."""
     root = pathlib.Path(__file__).resolve().parents[2]
     return pathlib.Path(os.environ.get("KILN_BUILD", root / "build")) / "bin" / "graph_passes"
 
 
 @functools.cache
-def _process():
+def _process() -> subprocess.Popen[bytes]:
     return subprocess.Popen([str(binary())], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def run_passes(message):
+def run_passes(message: bytes) -> dict[str, Any]:
     """The core graph of a v1.Graph message, as the program prints it."""
     process = _process()
+    assert process.stdin and process.stdout
     process.stdin.write(struct.pack("<I", len(message)) + message)
     process.stdin.flush()
     line = process.stdout.readline()
     if not line:
         _process.cache_clear()
         raise RuntimeError("graph_passes ended without an answer")
-    answer = json.loads(line)
+    answer: dict[str, Any] = json.loads(line)
     if "error" in answer:
         raise RuntimeError(answer["error"])
     return answer
 
 
-def _names(symbols):
+def _names(symbols: list[int]) -> dict[str, Any]:
     names = {f"s{number}": value for number, value in enumerate(symbols)}
     return names | {"ceildiv": lambda a, b: -(-a // b), "where": lambda c, a, b: a if c else b}
 
@@ -60,16 +65,16 @@ def _names(symbols):
 class CoreProgram:
     """A core graph that can be called with the captured graph's inputs."""
 
-    def __init__(self, exported):
+    def __init__(self, exported: ExportedGraph) -> None:
         self.core = run_passes(exported.graph)
         self.constants = exported.constants
         self.bindings = exported.hints
         self.targets = [node["target"] for node in self.core["nodes"]]
 
-    def __call__(self, inputs, symbols):
+    def __call__(self, inputs: list[Any], symbols: list[int]) -> list[Any]:
         names = _names([symbols[original] for original in self.core["symbols"]])
 
-        def number(text):
+        def number(text: str) -> Any:
             return eval(text, {"__builtins__": {"min": min, "max": max, "pow": pow}}, names)  # our own output
 
         values = {}
@@ -86,7 +91,7 @@ class CoreProgram:
                 results.append(None if output is None else values[output])
         return results
 
-    def run(self, node, values, number):
+    def run(self, node: dict[str, Any], values: dict[int, Any], number: Callable[[str], Any]) -> None:
         namespace, name, overload = node["target"].split(".")
         if name == "view" and overload == "default":
             name = "reshape"  # a core view is of any layout
@@ -115,7 +120,7 @@ class CoreProgram:
             values[identifier] = result
 
     @staticmethod
-    def argument(kind, value, schema_type, values, number):
+    def argument(kind: str, value: Any, schema_type: str, values: dict[int, Any], number: Callable[[str], Any]) -> Any:
         if kind == "tensor":
             return values[value]
         if kind == "tensors":
@@ -136,13 +141,13 @@ class CoreProgram:
         return value
 
 
-def _symbols(module, inputs):
+def _symbols(module: fx.GraphModule, inputs: list[Any]) -> list[int]:
     """Value of every symbol, in the order in which the exporter declares them."""
-    found = {}
+    found: dict[Any, int] = {}
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node, value in zip(placeholders, inputs):
         meta = node.meta["val"]
-        pairs = [(meta, value)] if isinstance(meta, torch.SymInt) else []
+        pairs: list[tuple[Any, Any]] = [(meta, value)] if isinstance(meta, torch.SymInt) else []
         if isinstance(meta, torch.Tensor):
             pairs = [*zip(meta.shape, value.shape), *zip(meta.stride(), value.stride())]
         for symbol, concrete in pairs:
@@ -151,23 +156,24 @@ def _symbols(module, inputs):
     return list(found.values())
 
 
-seen_targets = set()
+seen_targets: set[str] = set()
 
 
-def _compiler(module, _inputs, kind):
+def _compiler(module: fx.GraphModule, _inputs: object, kind: int) -> Callable[..., Any]:
     program = CoreProgram(exporter.export(module, kind))
     seen_targets.update(program.targets)
 
-    def run(inputs):
+    def run(inputs: list[Any]) -> list[Any]:
         arguments = list(inputs)
         inputs.clear()
         return program(arguments, _symbols(module, arguments))
 
-    run._boxed_call = True
+    boxed: Any = run
+    boxed._boxed_call = True
     return run
 
 
-def backend(module, inputs):
+def backend(module: fx.GraphModule, inputs: list[Any]) -> Any:
     compilers = {name: functools.partial(_compiler, kind=kind)
                  for name, kind in (("fw_compiler", 1), ("bw_compiler", 2), ("inference_compiler", 3))}
     return aot_autograd(**compilers, decompositions={}, partition_fn=decompositions.partition)(module, inputs)

@@ -1,26 +1,64 @@
 """Finding, asking and stopping the embedded daemon of a directory. Imports nothing of the tests."""
+from __future__ import annotations
+
 import os
 import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 
 
-def daemon_pid(runtime_dir):
+class Place:
+    """Directories of one daemon, and Python processes that use it."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = str(root)
+        self.runtime_dir = os.path.join(self.root, "run")
+        self.store_dir = os.path.join(self.root, "store")
+        self.processes: list[subprocess.Popen[str]] = []
+        self.environment = {"KILN_RUNTIME_DIR": self.runtime_dir, "KILN_STORE": self.store_dir,
+                            "TORCHINDUCTOR_CACHE_DIR": os.path.join(self.root, "torch")}
+
+    def start(self, code: str, **environment: str) -> subprocess.Popen[str]:
+        everything = {**os.environ, **self.environment, **environment}
+        everything["PYTHONPATH"] = os.pathsep.join(
+            [os.path.dirname(os.path.abspath(__file__)), everything.get("PYTHONPATH", "")])
+        process = subprocess.Popen([sys.executable, "-c", code], env=everything, text=True, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        self.processes.append(process)
+        return process
+
+    def run(self, code: str, timeout: float = 240, **environment: str) -> tuple[str, str]:
+        """What the process prints to stdout and stderr; fails if it fails."""
+        process = self.start(code, **environment)
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        assert process.returncode == 0, errors[-4000:]
+        return output, errors
+
+    def stop(self, signal_number: signal.Signals = signal.SIGTERM) -> bool:
+        return stop_daemon(self.runtime_dir, signal_number)
+
+
+def daemon_pid(runtime_dir: str) -> int | None:
     """The process that listens on the socket, or None."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.connect(os.path.join(runtime_dir, "kilnd.sock"))
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return struct.unpack("3i", peer)[0]
+        return int(struct.unpack("3i", peer)[0])
     except OSError:
         return None
     finally:
         connection.close()
 
 
-def worker_pids(pid):
+def worker_pids(pid: int) -> list[int]:
     """The compiler processes below a daemon, but for those that end as they are listed, as threads do."""
     found = []
     for thread in threads(pid):
@@ -29,14 +67,14 @@ def worker_pids(pid):
     return found
 
 
-def threads(pid):
+def threads(pid: int) -> list[str]:
     try:
         return os.listdir(f"/proc/{pid}/task")
     except (FileNotFoundError, ProcessLookupError):
         return []
 
 
-def text_of(path):
+def text_of(path: str) -> str:
     """Empty where there is nothing any more."""
     try:
         with open(path) as file:
@@ -45,7 +83,7 @@ def text_of(path):
         return ""
 
 
-def stop_daemon(runtime_dir, signal_number=signal.SIGTERM):
+def stop_daemon(runtime_dir: str, signal_number: signal.Signals = signal.SIGTERM) -> bool:
     """Stops the daemon and waits until it is gone. Returns whether there was one."""
     pid = daemon_pid(runtime_dir)
     if pid is None:
@@ -59,7 +97,7 @@ def stop_daemon(runtime_dir, signal_number=signal.SIGTERM):
     return True
 
 
-def start_daemon(place):
+def start_daemon(place: Place) -> None:
     """Starts the embedded daemon of `place` as a client would, and waits until it serves."""
     from kiln.environment import daemon_binary
 
@@ -72,7 +110,7 @@ def start_daemon(place):
         time.sleep(0.05)
 
 
-def kilnctl(place, *words):
+def kilnctl(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
     """The finished kilnctl process that asked the daemon of `place`."""
     from kiln.environment import daemon_binary
 

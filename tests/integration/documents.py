@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+from daemons import Place
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _FOLDERS = ("cache", "client", "compiler", "docs", "server", "tests")
 LANGUAGES = ("cpp", "mermaid", "python", "sh", "text")
@@ -25,48 +27,48 @@ class Block:
     code: str
 
 
-def paths():
+def paths() -> list[str]:
     """Every document, relative to the root."""
     found = [*ROOT.glob("*.md"), *(path for top in _FOLDERS for path in (ROOT / top).rglob("*.md"))]
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
-def read(path):
+def read(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-def blocks(text):
+def blocks(text: str) -> list[Block]:
     return [Block(text.count("\n", 0, match.start(2)) + 1, match[1], match[2])
             for match in re.finditer(r"^```(.*)\n((?:.*\n)*?)^```$", text, re.MULTILINE)]
 
 
-def prose(text):
+def prose(text: str) -> str:
     return re.sub(r"^```.*\n(?:.*\n)*?^```$", "", text, flags=re.MULTILINE)
 
 
-def script(text):
+def script(text: str) -> str:
     """All Python of a document; "" where there is none."""
     parts = [block.code for block in blocks(text) if block.language == "python"]
     return PRELUDE + "\n".join(parts) if parts else ""
 
 
-def anchors(text):
+def anchors(text: str) -> set[str]:
     """As GitHub makes them of headings."""
     heads = re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-def links(text):
+def links(text: str) -> list[str]:
     return re.findall(r"\]\(([^)\s]+)\)", prose(text))
 
 
-def is_listed(block):
+def is_listed(block: Block) -> bool:
     """Whether the block's commands are those of the set-up and the tests, which are not run from here."""
     words = [line.split()[0] for line in block.code.splitlines() if line.strip() and not line.startswith("#")]
     return all(re.match(r"(deploy|tests)/|(ninja|cmake|ctest)$", word) for word in words)
 
 
-def listed_faults(block):
+def listed_faults(block: Block) -> list[str]:
     """What is wrong with commands that are not run: a program that is not there, an option that it does not know."""
     found = []
     for line in block.code.splitlines():
@@ -83,7 +85,7 @@ def listed_faults(block):
     return found
 
 
-def run_shell(block, place, programs):
+def run_shell(block: Block, place: Place, programs: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Runs a block in a directory of its own, with python, kilnd and kilnctl on PATH and the checkout's deploy/ beside
     it; fails if a command fails."""
     folder = pathlib.Path(place.root, "bin")

@@ -3,21 +3,27 @@
 A program is drawn while it runs in eager, so that every step is one that eager takes; then it is a list of steps that
 any compiled function can run."""
 
+import random
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
 import torch
+
+Step: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Program:
     """`steps`: (function, positions of its operands); values are numbered from the inputs on. Gives `results`."""
 
-    def __init__(self, inputs, gradient):
+    def __init__(self, inputs: list[torch.Tensor], gradient: bool) -> None:
         self.inputs = inputs
         self.gradient = gradient
         self.values = list(inputs)
         self.names = [f"input{tuple(value.shape)}" for value in inputs]
-        self.steps = []
-        self.results = []
+        self.steps: list[tuple[Callable[..., torch.Tensor], tuple[int, ...]]] = []
+        self.results: list[int] = []
 
-    def add(self, name, function, *operands):
+    def add(self, name: str, function: Callable[..., Any], *operands: int) -> int | None:
         """Takes the step if eager does; the position of its result, or None."""
         try:
             with torch.no_grad():
@@ -29,22 +35,22 @@ class Program:
         self.names.append(f"{name} of {', '.join(map(str, operands))}")
         return len(self.values) - 1
 
-    def __call__(self, *inputs):
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         values = list(inputs)
         for function, operands in self.steps:
             values.append(function(*(values[operand] for operand in operands)))
         return tuple(values[result] for result in self.results)
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = [f"{position}: {name}" for position, name in enumerate(self.names)]
         return "\n".join([*lines, f"returns {self.results}"])
 
 
-def _storage_length(value):
+def _storage_length(value: torch.Tensor) -> int:
     return value.untyped_storage().nbytes() // value.element_size()
 
 
-def draw_window(rng, value):
+def draw_window(rng: random.Random, value: torch.Tensor) -> tuple[list[int], list[int], int | None]:
     """Sizes, strides and offset of an as_strided that stays inside the storage, None for its own offset."""
     length = _storage_length(value)
     rank = rng.randint(1, 4)
@@ -57,13 +63,13 @@ def draw_window(rng, value):
         left -= (size - 1) * stride
         sizes.append(size)
         strides.append(stride)
-    offset = rng.randint(0, left)
+    offset: int | None = rng.randint(0, left)
     if rng.random() < 0.4 and value.storage_offset() <= left:
         offset = None
     return sizes, strides, offset
 
 
-def add_window(program, rng, operand, scatter=False):
+def add_window(program: Program, rng: random.Random, operand: int, scatter: bool = False) -> int | None:
     value = program.values[operand]
     if program.gradient and value.numel() != _storage_length(value):
         return None  # what reaches past its argument has other gradients in torch with a partitioner than without
@@ -85,12 +91,13 @@ def add_window(program, rng, operand, scatter=False):
                        lambda x: read(x, sizes, strides, offset), operand)
 
 
-def add_view(program, rng, operand):
+def add_view(program: Program, rng: random.Random, operand: int) -> int | None:
     """A view of the value at `operand`."""
     value = program.values[operand]
     rank = value.dim()
-    choices = [("alias", lambda x: x.view(x.shape)), ("detach", lambda x: x.detach()),
-               ("unsqueeze", lambda x: x.unsqueeze(0)), ("flat view", lambda x: x.view(-1))]
+    choices: list[tuple[str, Step]] = [
+        ("alias", lambda x: x.view(x.shape)), ("detach", lambda x: x.detach()),
+        ("unsqueeze", lambda x: x.unsqueeze(0)), ("flat view", lambda x: x.view(-1))]
     if rank:
         dim = rng.randrange(rank)
         size = value.shape[dim]
@@ -115,34 +122,35 @@ def add_view(program, rng, operand):
     return program.add(name, function, operand)
 
 
-def add_copy(program, rng, operand):
+def add_copy(program: Program, rng: random.Random, operand: int) -> int | None:
     """A value in memory of its own, or, as reshape and contiguous do, perhaps not."""
-    name, function = rng.choice([
+    steps: list[tuple[str, Step]] = [
         ("plus", lambda x: x + 1), ("times one", lambda x: x * 1), ("twice", lambda x: x * 2), ("clone", torch.clone),
         ("contiguous", lambda x: x.contiguous()), ("reshape", lambda x: x.reshape(-1)),
         ("rows", lambda x: x.reshape(2, -1)), ("cat", lambda x: torch.cat([x])), ("to", lambda x: x.to(x.dtype)),
         ("copied to", lambda x: x.to(x.dtype, copy=True)), ("flip", lambda x: x.flip(0)),
         ("turned", lambda x: x.t().contiguous()), ("zeros", torch.zeros_like), ("sum", lambda x: x.sum(0)),
-        ("repeat", lambda x: x.repeat(*[1] * x.dim())), ("relu", torch.relu), ("same", lambda x: x)])
+        ("repeat", lambda x: x.repeat(*[1] * x.dim())), ("relu", torch.relu), ("same", lambda x: x)]
+    name, function = rng.choice(steps)
     return program.add(name, function, operand)
 
 
-def add_image_step(program, rng, operand):
+def add_image_step(program: Program, rng: random.Random, operand: int) -> int | None:
     """Convolutions and what stands beside them. Numbers are small integers, so that every order of sums is exact."""
     value = program.values[operand]
     if value.dim() != 4:
         return None
     channels = value.shape[1]
 
-    def weight(*sizes):
+    def weight(*sizes: int) -> torch.Tensor:
         return torch.randint(-1, 2, sizes).float()
 
-    def conv(sizes, **arguments):
+    def conv(sizes: tuple[int, ...], **arguments: Any) -> Step:
         w = weight(*sizes)
         return lambda x: torch.nn.functional.conv2d(x, w, **arguments)
 
     functional = torch.nn.functional
-    name, function = rng.choice([
+    steps: list[tuple[str, Callable[[], Step]]] = [
         ("conv 3x3", lambda: conv((8, channels, 3, 3), padding=1)),
         ("conv 1x1", lambda: conv((8, channels, 1, 1))),
         ("depthwise", lambda: conv((channels, 1, 3, 3), padding=1, groups=channels)),
@@ -156,5 +164,6 @@ def add_image_step(program, rng, operand):
         ("upsample", lambda: lambda x: functional.interpolate(x, scale_factor=2)),
         ("channels-last", lambda: lambda x: x.permute(0, 2, 3, 1)),
         ("product", lambda: lambda x: (x.flatten(1) @ torch.ones(x.flatten(1).shape[1], 6)).view(x.shape[0], 6, 1, 1)),
-    ])
+    ]
+    name, function = rng.choice(steps)
     return program.add(name, function(), operand)

@@ -1,10 +1,13 @@
 """What every model is asked: agreement with eager by the fp64 rule, and that all but products is native."""
 import copy
+from collections.abc import Callable, Iterable, Set
+from typing import Any
 
 import torch
 
 import kiln
 from agreement import check
+from kiln.program_record import ProgramRecord
 
 # Library calls that a graph may hold, by exact name; everything else is native.
 PRODUCTS = {
@@ -28,18 +31,18 @@ THE_REST = {
 REST_SHARE_MAX = 0.02  # of a step's time
 
 
-def name_of(target):
+def name_of(target: str) -> str:
     """"mm" of "aten.mm.default"; what is not ATen's keeps its namespace."""
     return target.removeprefix("aten.").rsplit(".", 1)[0]
 
 
-def outside_closed_list(targets):
+def outside_closed_list(targets: Iterable[str]) -> list[str]:
     """Those of `targets` ("aten.mm.default") that have to be native."""
     return sorted(target for target in targets
                   if name_of(target) not in PRODUCTS | THE_REST and not name_of(target).startswith("linalg_"))
 
 
-def share_of_the_rest(step):
+def share_of_the_rest(step: Callable[[], object]) -> float:
     """Of the time that `step` spends in compiled graphs, the part in library calls other than products.
 
     By the fastest of several runs of each kernel and call, for other processes disturb single ones."""
@@ -51,19 +54,28 @@ def share_of_the_rest(step):
     return sum(line.least_seconds for line in rest) / sum(line.least_seconds for line in profile.lines)
 
 
-def doubles(model, inputs):
+def doubles(model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[torch.nn.Module, dict[str, Any]]:
     """The model in fp64 and its inputs."""
     return copy.deepcopy(model).double(), {key: value.double() if value.is_floating_point() else value
                                            for key, value in inputs.items()}
 
 
-def library_calls(start=0):
+def programs(start: int = 0) -> list[ProgramRecord]:
+    """The records of the graphs of this process after its first `start`; none of them may have fallen back."""
     from kiln import records
 
-    return {target for graph in records.graphs_since(start) for target in graph["library_calls"]}
+    found = []
+    for record in records.graphs_since(start):
+        assert "fallback" not in record, record
+        found.append(record)
+    return found
 
 
-def check_library_calls(rest=frozenset()):
+def library_calls(start: int = 0) -> set[str]:
+    return {target for graph in programs(start) for target in graph["library_calls"]}
+
+
+def check_library_calls(rest: Set[str] = frozenset()) -> None:
     """Of all graphs of the process: everything native but products and `rest`, a part of the closed list's rest."""
     assert kiln.stats()["kernels"] > 0
     calls = library_calls()
@@ -71,7 +83,7 @@ def check_library_calls(rest=frozenset()):
     assert not {name_of(target) for target in calls} & (THE_REST - rest)
 
 
-def check_inference(model, inputs, rest=frozenset()):
+def check_inference(model: torch.nn.Module, inputs: dict[str, Any], rest: Set[str] = frozenset()) -> Callable[..., Any]:
     """Outputs of a model in evaluation mode; the compiled model."""
     eager, (exact, exact_inputs) = copy.deepcopy(model), doubles(model, inputs)
     compiled = torch.compile(model, backend="kiln")
@@ -82,7 +94,7 @@ def check_inference(model, inputs, rest=frozenset()):
     return compiled
 
 
-def check_training(model, inputs, rest=frozenset()):
+def check_training(model: torch.nn.Module, inputs: dict[str, Any], rest: Set[str] = frozenset()) -> Callable[..., Any]:
     """The loss and every gradient; the compiled model."""
     eager, (exact, exact_inputs) = copy.deepcopy(model), doubles(model, inputs)
     losses = []

@@ -12,44 +12,44 @@ import torch.nn.functional as F
 class Sample:
     name: str
     function: Callable[..., Any]
-    inputs: tuple
+    inputs: tuple[Any, ...]
     differentiable: bool = True
     half: bool = True  # also with bfloat16 inputs
     dynamic: bool = True
 
 
-SAMPLES = []
+SAMPLES: list[Sample] = []
 
 
-def sample(name, function, *inputs, **options):
+def sample(name: str, function: Callable[..., Any], *inputs: Any, **options: Any) -> None:
     SAMPLES.append(Sample(name, function, inputs, **options))
 
 
-def _generator(seed):
+def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def t(*sizes, seed=0):
+def t(*sizes: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*sizes, generator=_generator(seed + len(sizes)))
 
 
-def positive(*sizes, seed=0):
+def positive(*sizes: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(*sizes, generator=_generator(seed)) + 0.1
 
 
-def unit(*sizes, seed=0):
+def unit(*sizes: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(*sizes, generator=_generator(seed)) * 0.9 + 0.05
 
 
-def ints(high, *sizes, low=0, seed=0):
+def ints(high: int, *sizes: int, low: int = 0, seed: int = 0) -> torch.Tensor:
     return torch.randint(low, high, sizes, generator=_generator(seed))
 
 
-def bools(*sizes, seed=0):
+def bools(*sizes: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(*sizes, generator=_generator(seed)) > 0.4
 
 
-def _activations():
+def _activations() -> None:
     x = t(5, 33)
     for name in ("relu", "relu6", "gelu", "silu", "mish", "hardswish", "hardsigmoid", "hardtanh", "leaky_relu", "elu",
                  "celu", "selu", "softplus", "logsigmoid", "softsign", "tanhshrink", "hardshrink", "softshrink"):
@@ -65,7 +65,7 @@ def _activations():
     sample("logit", lambda x: torch.logit(x, eps=1e-3), unit(4, 9))
 
 
-def _pointwise():
+def _pointwise() -> None:
     x, y = t(4, 17), t(4, 17, seed=9)
     for name in ("abs", "neg", "exp", "exp2", "expm1", "sin", "cos", "tan", "tanh", "atan", "sinh", "cosh", "asinh",
                  "erf",
@@ -133,7 +133,7 @@ def _pointwise():
     sample("heaviside", torch.heaviside, x, torch.tensor(0.5), differentiable=False, half=False)
 
 
-def _reductions():
+def _reductions() -> None:
     x = t(4, 5, 6)
     for name in ("sum", "mean", "amax", "amin", "prod", "var", "std"):
         sample(f"{name}_all", getattr(torch, name), t(3, 7), dynamic=name != "prod")
@@ -178,7 +178,7 @@ def _reductions():
     sample("gumbel_like", lambda x: F.softmax((x - torch.log(-torch.log(torch.full_like(x, 0.3)))) / 0.7, -1), x)
 
 
-def _normalization():
+def _normalization() -> None:
     sample("layer_norm", lambda x, w, b: F.layer_norm(x, (12,), w, b), t(3, 5, 12), t(12), t(12, seed=3))
     sample("layer_norm_plain", lambda x: F.layer_norm(x, (5, 12)), t(3, 5, 12))
     sample("layer_norm_no_bias", lambda x, w: F.layer_norm(x, (12,), w), t(5, 12), t(12))
@@ -197,7 +197,7 @@ def _normalization():
     sample("local_response_norm", lambda x: F.local_response_norm(x, 2), t(2, 6, 4, 4), half=False)
 
 
-def _losses():
+def _losses() -> None:
     x, y = t(6, 9), t(6, 9, seed=7)
     target = ints(9, 6)
     padded = torch.tensor([1, -100, 3, 8, -100, 0])
@@ -231,7 +231,7 @@ def _losses():
     sample("poisson_nll", lambda x, y: F.poisson_nll_loss(x, y), x, unit(6, 9))
 
 
-def _shapes():
+def _shapes() -> None:
     x = t(4, 6, 5)
     sample("view", lambda x: x.view(4, -1) + 1, x)
     sample("reshape_transposed", lambda x: x.transpose(0, 2).reshape(5, -1) * 2, x)
@@ -279,20 +279,20 @@ def _shapes():
     sample("meshgrid", lambda x, y: torch.meshgrid(x, y, indexing="ij"), t(3), t(4))
 
 
-def _written(x):
+def _written(x: torch.Tensor) -> torch.Tensor:
     y = x.clone()
     y[:, 1:3] = x[:, :2] * 2
     return y
 
 
-def _written_row(x):
+def _written_row(x: torch.Tensor) -> torch.Tensor:
     y = torch.zeros_like(x)
     y[0] = x[1] * 3
     y[:, -1].fill_(2.0)
     return y
 
 
-def _creation():
+def _creation() -> None:
     sample("like", lambda x: torch.zeros_like(x) + torch.ones_like(x) + torch.full_like(x, 2.5) + x, t(3, 4))
     sample("new", lambda x: x.new_zeros(3, 4) + x.new_ones(4) + x.new_full((3, 1), 2.0) + x, t(3, 4))
     sample("arange", lambda x: x * torch.arange(4) + torch.arange(1, 9, 2), t(3, 4))
@@ -304,7 +304,7 @@ def _creation():
     sample("causal_mask", lambda x: x.masked_fill(torch.ones(4, 4, dtype=torch.bool).triu(1), -1e9), t(3, 4, 4))
 
 
-def _indexing():
+def _indexing() -> None:
     x = t(5, 6)
     i = ints(5, 7)
     sample("embedding", lambda w, i: F.embedding(i, w), x, ints(5, 2, 3))
@@ -336,13 +336,13 @@ def _indexing():
     sample("bucketize", lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0])), x, differentiable=False)
 
 
-def _masked_write(x, mask):
+def _masked_write(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     y = x * 2
     y[mask] = 0.5
     return y
 
 
-def _images():
+def _images() -> None:
     x = t(2, 3, 8, 8)
     sample("max_pool", lambda x: F.max_pool2d(x, 2), x)
     sample("max_pool_padded", lambda x: F.max_pool2d(x, 3, 2, 1), x)
@@ -372,7 +372,7 @@ def _images():
            half=False)
 
 
-def _products():
+def _products() -> None:
     sample("linear", F.linear, t(2, 3, 5), t(7, 5), t(7))
     sample("linear_transposed", lambda x, w, b: F.linear(x.mT, w, b), t(2, 5, 3), t(7, 5), t(7))
     sample("matmul", torch.matmul, t(2, 3, 4, 5), t(5, 6))
