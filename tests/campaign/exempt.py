@@ -2,7 +2,13 @@
 
 Of these dtype, shape and strides are compared, values and gradients are not.
 """
+from __future__ import annotations
+
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from subjects import Case
 
 RANDOM = "draws random numbers"
 UNINITIALISED = "leaves its memory as it was"
@@ -32,19 +38,19 @@ _DROPOUT_ARGUMENTS = ("dropout_p", "dropout")
 _DROPOUT_POSITIONS = {"nn.functional.multi_head_attention_forward": 10, "nn.functional.scaled_dot_product_attention": 4}
 
 
-def is_uninitialised(name, result):
+def is_uninitialised(name: str, result: str) -> bool:
     """Whether the values of this result ("output 2") are free, those of the operator's others not."""
     return result in _UNINITIALISED_RESULTS.get(name, ())
 
 
-def reason(name, sample=None):
+def reason(name: str, sample: Case | None = None) -> str | None:
     """Why the values of this operator or module are free; None where they are not."""
     if name in _REASONS:
         return _REASONS[name]
     if _RANDOM_MODULES.match(name):
         return RANDOM
     if sample is not None:
-        if sample.kwargs.get(_ROWS_OF_NO_SEQUENCE.get(name)) is not None:
+        if sample.kwargs.get(_ROWS_OF_NO_SEQUENCE.get(name, "")) is not None:
             return UNINITIALISED
         position = _DROPOUT_POSITIONS.get(name, len(sample.args))
         given = [sample.kwargs.get(argument) for argument in _DROPOUT_ARGUMENTS]

@@ -8,6 +8,8 @@ No kiln here and no processes: functions of tensors, which test_operator_databas
 """
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -20,7 +22,7 @@ class Difference:
     where: str  # "output 0", "gradient 1", "input 0"
     text: str
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.where}: {self.kind}: {self.text}"
 
 
@@ -28,13 +30,14 @@ class Difference:
 class Results:
     """What a run left: named leaves, tensors or Python's; inputs come last and are named `input N`."""
 
-    leaves: list
+    leaves: list[tuple[str, Any]]
 
-    def names(self):
+    def names(self) -> list[str]:
         return [name for name, _ in self.leaves]
 
 
-def differences(got, eager, exact=None, estimate=None, layout_only=False, own_errors=()):
+def differences(got: Results, eager: Results, exact: Results | None = None, estimate: Results | None = None,
+                layout_only: bool = False, own_errors: Sequence[float] = ()) -> list[Difference]:
     """[Difference] between Results.
 
     exact: the same in fp64, None where there is none. estimate: the same in float32, of float64 results, for which
@@ -56,26 +59,25 @@ def differences(got, eager, exact=None, estimate=None, layout_only=False, own_er
     return found + _aliases(got, eager)
 
 
-def errors_of_eager(eager, exact=None, estimate=None):
+def errors_of_eager(eager: Results, exact: Results | None = None, estimate: Results | None = None) -> list[float]:
     """By leaf, its largest error; 0 of what is exact or NaN."""
     found = []
     for position, (_, own) in enumerate(eager.leaves):
         if isinstance(own, torch.Tensor) and own.numel() and (own.is_floating_point() or own.is_complex()):
-            others = (_leaf(exact, position, own), _leaf(estimate, position, own))
-            found.append(_reference(*map(_dense, (own, *others)))[1])
+            found.append(_reference(_dense(own), _leaf(exact, position, own), _leaf(estimate, position, own))[1])
         else:
             found.append(0.0)
     return found
 
 
-def largest_error(exact, own):
+def largest_error(exact: Any, own: Any) -> float:
     """Of a leaf in float64; 0 of another one."""
     if not isinstance(own, torch.Tensor) or own.dtype not in _DOUBLE or own.shape != getattr(exact, "shape", None):
         return 0.0
     return _largest_error(_dense(exact), _dense(own))
 
 
-def unit_in_last_place(dtype, magnitude):
+def unit_in_last_place(dtype: torch.dtype, magnitude: float) -> float:
     """Of a number of this magnitude, never below the least denormal number's."""
     info = torch.finfo(dtype)
     if not magnitude >= info.smallest_normal:
@@ -83,16 +85,16 @@ def unit_in_last_place(dtype, magnitude):
     return info.eps * 2.0 ** math.floor(math.log2(min(magnitude, info.max)))
 
 
-def _leaf(results, position, like):
-    """The tensor at the same place, if it is one of the same shape."""
+def _leaf(results: Results | None, position: int, like: torch.Tensor) -> torch.Tensor | None:
+    """The tensor at the same place, dense, if it is one of the same shape."""
     if results is None or position >= len(results.leaves):
         return None
     value = results.leaves[position][1]
     fits = isinstance(value, torch.Tensor) and value.shape == like.shape and value.layout == like.layout
-    return value if fits and (value.is_floating_point() or value.is_complex()) else None
+    return _dense(value) if fits and (value.is_floating_point() or value.is_complex()) else None
 
 
-def _plain(name, mine, own, layout_only):
+def _plain(name: str, mine: Any, own: Any, layout_only: bool) -> list[Difference]:
     if isinstance(mine, torch.Tensor) != isinstance(own, torch.Tensor):
         return [Difference("type", name, f"{type(mine).__name__}, eager {type(own).__name__}")]
     same = mine == own or (mine != mine and own != own)
@@ -101,7 +103,7 @@ def _plain(name, mine, own, layout_only):
     return [] if same or layout_only else [Difference("value", name, f"{mine!r}, eager {own!r}")]
 
 
-def _meta(name, mine, own):
+def _meta(name: str, mine: torch.Tensor, own: torch.Tensor) -> list[Difference]:
     for kind, a, b in (("dtype", mine.dtype, own.dtype), ("type", mine.layout, own.layout),
                        ("shape", tuple(mine.shape), tuple(own.shape)),
                        ("requires_grad", mine.requires_grad, own.requires_grad)):
@@ -114,8 +116,9 @@ def _meta(name, mine, own):
         Difference("stride", name, f"{mine.stride()}, eager {own.stride()} of {tuple(own.shape)}")]
 
 
-def _values(name, mine, own, exact, estimate, nearby_error):
-    mine, own, exact, estimate = (_dense(value) for value in (mine, own, exact, estimate))
+def _values(name: str, mine: torch.Tensor, own: torch.Tensor, exact: torch.Tensor | None, estimate: torch.Tensor | None,
+            nearby_error: float) -> list[Difference]:
+    mine, own = _dense(mine), _dense(own)
     if not (own.is_floating_point() or own.is_complex()):
         unequal = mine != own
         return [_at("value", name, unequal, mine, own)] if unequal.any() else []
@@ -142,14 +145,13 @@ def _values(name, mine, own, exact, estimate, nearby_error):
                        f"exact {exact.flatten()[worst].item()}")]
 
 
-def _dense(value):
-    if value is None:
-        return None
+def _dense(value: torch.Tensor) -> torch.Tensor:
     value = value.detach().resolve_conj().resolve_neg()
     return value if value.layout == torch.strided else value.to_dense()
 
 
-def _reference(own, exact, estimate):
+def _reference(own: torch.Tensor, exact: torch.Tensor | None,
+               estimate: torch.Tensor | None) -> tuple[torch.Tensor, float]:
     """The tensor that errors are measured against, and eager's own largest."""
     is_double = own.dtype in _DOUBLE
     if is_double and estimate is not None:
@@ -160,30 +162,30 @@ def _reference(own, exact, estimate):
     return exact, _largest_error(exact, own)
 
 
-def _largest_error(exact, own):
+def _largest_error(exact: torch.Tensor, own: torch.Tensor) -> float:
     wide = torch.complex128 if exact.is_complex() or own.is_complex() else torch.float64
     error = (own.to(wide) - exact.to(wide)).abs()
     error = error[error.isfinite()]
     return error.max().item() if error.numel() else 0.0
 
 
-def _nan(value):
+def _nan(value: torch.Tensor) -> torch.Tensor:
     """Where there is NaN; of complex ones what is not finite is one kind."""
     return ~value.isfinite() if value.is_complex() else value.isnan()
 
 
-def _infinity(value):
+def _infinity(value: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(value, dtype=torch.int8) if value.is_complex() else \
         value.isposinf().to(torch.int8) - value.isneginf().to(torch.int8)
 
 
-def _at(kind, name, unequal, mine, own):
+def _at(kind: str, name: str, unequal: torch.Tensor, mine: torch.Tensor, own: torch.Tensor) -> Difference:
     first = unequal.flatten().to(torch.uint8).argmax()
     return Difference(kind, name, f"{int(unequal.sum())} of {own.numel()} differ in {tuple(own.shape)}, the first "
                                   f"{mine.flatten()[first].item()}, eager {own.flatten()[first].item()}")
 
 
-def _aliases(got, eager):
+def _aliases(got: Results, eager: Results) -> list[Difference]:
     found = []
     mine, own = (_first_of_memory(results) for results in (got, eager))
     for (name, _), a, b in zip(eager.leaves, mine, own):
@@ -192,9 +194,10 @@ def _aliases(got, eager):
     return found
 
 
-def _first_of_memory(results):
+def _first_of_memory(results: Results) -> list[str]:
     """Of each leaf the first whose memory it shares, inputs before results: its own name, if it has its own."""
-    first, found = {}, {}
+    first: dict[int, str] = {}
+    found: dict[str, str] = {}
     order = sorted(results.leaves, key=lambda leaf: not leaf[0].startswith("input"))
     for name, value in order:
         found[name] = name
@@ -203,7 +206,7 @@ def _first_of_memory(results):
     return [found[name] for name in results.names()]
 
 
-def _has_memory(value):
+def _has_memory(value: Any) -> bool:
     """Zeros that autograd makes without any have none."""
     return (isinstance(value, torch.Tensor) and value.layout == torch.strided and value.numel() > 0
             and not value._is_zerotensor())

@@ -4,10 +4,10 @@ What is mended is taken out. A line: verdict, a pattern of `operator`, one of wh
 """
 import re
 
-_OPEN = []
+_OPEN: list[tuple[str, str, str, str]] = []
 
 
-def cause(operator, verdict, detail):
+def cause(operator: str, verdict: str, detail: str) -> str | None:
     """Of an open finding, or None."""
     for known, names, details, reason in _OPEN:
         if verdict == known and re.search(names, operator) and re.search(details, detail):

@@ -6,8 +6,11 @@ every other one is native, views included. Library calls that no node names (lin
 their own. All nodes of a graph that fell back are Python's.
 """
 import collections
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
+from torch import fx
 
 NATIVE, LIBRARY, PYTHON = range(3)
 
@@ -15,14 +18,15 @@ NATIVE, LIBRARY, PYTHON = range(3)
 class NodeCounts:
     """From when it is made; one a process. `take` gives {target: [native, library, Python]} since the last time."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         from kiln import backend, library, python_calls
 
-        self._graphs = []  # (targets, library calls; None: fell back, operators that calls of Python run)
-        self._by_python = set()
+        # (targets, library calls; None: fell back, operators that calls of Python run)
+        self._graphs: list[tuple[list[str], list[str] | None, list[str]]] = []
+        self._by_python: set[str] = set()
         compile_graph, call = backend.compile_graph, library.call
 
-        def counted(module, *arguments, **options):
+        def counted(module: fx.GraphModule, *arguments: Any, **options: Any) -> Any:
             targets = _targets(module)
             graph = compile_graph(module, *arguments, **options)
             artifact, python = getattr(graph, "artifact", None), getattr(graph, "python", None)
@@ -33,14 +37,14 @@ class NodeCounts:
                                   for name in call.operators]))
             return graph
 
-        def noted(target, arguments):
+        def noted(target: str, arguments: dict[str, Any]) -> Any:
             self._by_python.add(target)
             return call(target, arguments)
 
         backend.compile_graph, library.call = counted, noted  # before `install` hands `call` over
 
-    def take(self):
-        counts = collections.defaultdict(lambda: [0, 0, 0])
+    def take(self) -> dict[str, list[int]]:
+        counts: collections.defaultdict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0])
         for targets, calls, python in self._graphs:
             left = collections.Counter(calls or ())
             in_python = collections.Counter(python)
@@ -62,16 +66,16 @@ class NodeCounts:
         self._by_python.clear()  # of another dtype the same operator may go another way
         return dict(counts)
 
-    def _way(self, target):
+    def _way(self, target: str) -> int:
         return PYTHON if target in self._by_python else LIBRARY
 
 
-def add(total, counts):
+def add(total: dict[str, list[int]], counts: Mapping[str, Sequence[int]]) -> None:
     for target, numbers in counts.items():
         total[target] = [a + b for a, b in zip(total.get(target, (0, 0, 0)), numbers)]
 
 
-def _targets(module):
+def _targets(module: fx.GraphModule) -> list[str]:
     """As programs name them."""
     found = []
     for node in module.graph.nodes:

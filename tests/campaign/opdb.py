@@ -25,8 +25,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 from verdicts import ALL, BAD, CRASH, ERROR, HANG, SKIPPED
+
+Unit: TypeAlias = tuple[str, str, str]  # operator, dtype, way
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _WAYS = ("static", "dynamic")
@@ -35,7 +39,7 @@ _IDLE = 5  # a process that does nothing, or gets no processor, may take so many
 _MEMORY_MOST = {"cpu": 3 << 30, "cuda": 16 << 30}  # bytes a process may have before another takes over
 
 
-def parse(arguments=None):
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ops", metavar="REGEX", help="only operators and modules (nn.Linear) whose name has it")
     parser.add_argument("--dtypes", help="names with commas, `errors` for error inputs; default: all")
@@ -60,7 +64,7 @@ def parse(arguments=None):
     return parser.parse_args(arguments)
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     if options.process:
         return _serve(options)
@@ -77,12 +81,12 @@ def main(arguments=None):
 # ---- the process that runs samples ----
 
 
-def _serve(options):
+def _serve(options: argparse.Namespace) -> int:
     """Answers units on the standard input, a JSON line each, by lines on the standard output as it was."""
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what operators print is no reply
 
-    def reply(**fields):
+    def reply(**fields: Any) -> None:
         replies.write(json.dumps(fields) + "\n")
 
     import faulthandler
@@ -127,7 +131,7 @@ def _serve(options):
     return 0
 
 
-def _end_with_device(device):
+def _end_with_device(device: str) -> None:
     """Ends the process where a kernel has failed: its CUDA context is lost, and nothing runs in it any more. The
     sample that is in flight is the one that crashed."""
     if device == "cpu":
@@ -141,7 +145,7 @@ def _end_with_device(device):
         os._exit(1)
 
 
-def command(options):
+def command(options: argparse.Namespace) -> list[str]:
     """Starts the process above."""
     return [sys.executable, "-W", "ignore", os.path.join(_HERE, "opdb.py"), "--process", "--samples",
             str(options.samples), "--seed", str(options.seed), "--capture", options.capture, "--backend",
@@ -151,23 +155,25 @@ def command(options):
 class Process:
     """The process above, seen from outside."""
 
-    def __init__(self, options, environment):
+    def __init__(self, options: argparse.Namespace, environment: dict[str, str]) -> None:
         self._options = options
         self._errors = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115 - the process's
         self._process = subprocess.Popen(command(options), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          stderr=self._errors, env=environment)
+        assert self._process.stdin and self._process.stdout
+        self._input, self._output = self._process.stdin, self._process.stdout
         self._pending = b""
         self.units = [tuple(unit) for unit in self.reply(_START_SECONDS)["units"]]
 
-    def ask(self, name, dtype, way, first):
-        self._process.stdin.write((json.dumps([name, dtype, way, first]) + "\n").encode())
-        self._process.stdin.flush()
+    def ask(self, name: str, dtype: str, way: str, first: int) -> None:
+        self._input.write((json.dumps([name, dtype, way, first]) + "\n").encode())
+        self._input.flush()
 
-    def reply(self, seconds):
+    def reply(self, seconds: float) -> dict[str, Any]:
         """The next line; raises Died, or Died of a hang after so many seconds of its processor's time, or _IDLE as
         many."""
         begin, used = time.monotonic(), self._processor_seconds()
-        output = self._process.stdout
+        output = self._output
         while b"\n" not in self._pending:
             if not select.select([output], [], [], seconds / _IDLE)[0]:
                 past = time.monotonic() - begin
@@ -180,21 +186,22 @@ class Process:
                 raise Died(CRASH, self._last_words())
             self._pending += read
         line, _, self._pending = self._pending.partition(b"\n")
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
-    def _processor_seconds(self):
+    def _processor_seconds(self) -> float:
         with open(f"/proc/{self._process.pid}/stat") as numbers:
             return sum(map(int, numbers.read().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
-    def too_large(self):
+    def too_large(self) -> bool:
         with open(f"/proc/{self._process.pid}/statm") as pages:
             return int(pages.read().split()[1]) * os.sysconf("SC_PAGESIZE") > _MEMORY_MOST[self._options.device]
 
-    def kill(self):
+    def kill(self) -> None:
         self._process.kill()
         self._process.wait()
 
-    def _last_words(self):
+    def _last_words(self) -> str:
         code = self._process.wait()
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
@@ -213,12 +220,12 @@ class Died(Exception):
 
 
 class Campaign:
-    def __init__(self, options):
+    def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._lock = threading.Lock()
-        self.records = []
+        self.records: list[dict[str, Any]] = []
 
-    def subject(self):
+    def subject(self) -> dict[str, Any]:
         """What a file is of."""
         import torch
 
@@ -232,7 +239,7 @@ class Campaign:
                 "device": options.device,
                 "backend": options.backend}
 
-    def load(self):
+    def load(self) -> bool:
         """Takes the records of the file; whether they are of this kiln and these options."""
         with open(self._options.json) as lines:
             of, *records = [json.loads(line) for line in lines if line.endswith("\n")]
@@ -242,7 +249,7 @@ class Campaign:
         self.records = records
         return True
 
-    def run(self):
+    def run(self) -> None:
         options = self._options
         with place() as environment:
             first = Process(options, environment)
@@ -262,7 +269,7 @@ class Campaign:
                 finally:
                     queue.clear()
 
-    def _units(self, pairs):
+    def _units(self, pairs: list[tuple[str, str]]) -> list[Unit]:
         options = self._options
         wanted = re.compile(options.ops) if options.ops else None
         dtypes = options.dtypes.split(",") if options.dtypes else None
@@ -277,7 +284,8 @@ class Campaign:
         index, count = map(int, options.shard.split("/"))
         return units[index % count::count]
 
-    def _work(self, queue, environment, deadline, process):
+    def _work(self, queue: collections.deque[Unit], environment: dict[str, str], deadline: float,
+              process: Process | None) -> None:
         try:
             while time.monotonic() < deadline:
                 try:
@@ -293,9 +301,11 @@ class Campaign:
             if process is not None:
                 process.kill()
 
-    def _run_unit(self, unit, process, environment):
+    def _run_unit(self, unit: Unit, process: Process | None,
+                  environment: dict[str, str]) -> tuple[list[dict[str, Any]], dict[str, list[int]], Process | None]:
         """(samples, counts of nodes, a process that is still good or None)."""
-        samples, first, begun = [], 0, None
+        samples: list[dict[str, Any]] = []
+        first, begun = 0, None
         while True:
             try:
                 if process is None:
@@ -320,7 +330,7 @@ class Campaign:
                     return samples, {}, None
                 first, begun = number + 1, None
 
-    def _keep(self, record):
+    def _keep(self, record: dict[str, Any]) -> None:
         with self._lock:
             self.records.append(record)
             if self._options.json:
@@ -332,21 +342,21 @@ class Campaign:
                         print(line(record, sample), flush=True)
 
 
-def _without_end(reply):
+def _without_end(reply: dict[str, Any]) -> dict[str, Any]:
     return {key: round(value, 3) if key == "seconds" else value for key, value in reply.items() if key != "end"}
 
 
-def line(record, sample):
+def line(record: dict[str, Any], sample: dict[str, Any]) -> str:
     return (f"{sample['verdict']}: {record['operator']} {record['dtype']} {record['way']} #{sample['number']} "
             f"({sample.get('sample', '')}) {sample.get('detail', '')}")
 
 
-def _commit():
+def _commit() -> str:
     done = subprocess.run(["git", "-C", _HERE, "rev-parse", "HEAD"], capture_output=True, text=True)
     return done.stdout.strip() or "unknown"
 
 
-def _digest_of_worker():
+def _digest_of_worker() -> str:
     from kiln.environment import daemon_binary
 
     worker = os.path.join(os.path.dirname(daemon_binary()), "kiln-worker")
@@ -355,7 +365,7 @@ def _digest_of_worker():
 
 
 @contextlib.contextmanager
-def place():
+def place() -> Iterator[dict[str, str]]:
     """Environment with a daemon, a store and torch caches of the campaign's own."""
     sys.path.insert(0, os.path.join(os.path.dirname(_HERE), "integration"))
     from daemons import stop_daemon
@@ -373,10 +383,11 @@ def place():
         shutil.rmtree(root, ignore_errors=True)
 
 
-def report(records):
+def report(records: list[dict[str, Any]]) -> str:
     """Markdown: verdicts by dtype and way, then each bad sample's reason with how often, most frequent first."""
-    counts, seconds = collections.defaultdict(collections.Counter), 0.0
-    reasons = collections.defaultdict(list)
+    counts: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    seconds = 0.0
+    reasons: dict[tuple[str, str], list[tuple[dict[str, Any], dict[str, Any]]]] = collections.defaultdict(list)
     for record in records:
         for sample in record["samples"]:
             counts[record["dtype"], record["way"]][sample["verdict"]] += 1
@@ -386,7 +397,7 @@ def report(records):
     lines = ["| dtype, sizes | " + " | ".join(ALL) + " |", "|---|" + "---|" * len(ALL)]
     lines += [f"| {dtype}, {way} | " + " | ".join(str(count[verdict]) for verdict in ALL) + " |"
               for (dtype, way), count in counts.items()]
-    total = sum(counts.values(), collections.Counter())
+    total: collections.Counter[str] = sum(counts.values(), collections.Counter())
     lines += ["| all | " + " | ".join(str(total[verdict]) for verdict in ALL) + " |", ""]
     for (verdict, operator), found in sorted(reasons.items(), key=lambda item: (item[0][0], -len(item[1]))):
         record, sample = found[0]
