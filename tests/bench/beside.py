@@ -14,6 +14,7 @@ import os
 import shutil
 import statistics
 import tempfile
+from typing import Any, NoReturn
 
 import models
 from cell import Cell, Failed
@@ -23,7 +24,7 @@ from nursery import Nursery
 BUILDS = ("before", "after")
 
 
-def main():
+def main() -> NoReturn:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", required=True, metavar="DIRECTORY", help="where the package kiln of before lies")
     parser.add_argument("--after", metavar="DIRECTORY", help="likewise (default: the kiln that is installed)")
@@ -57,7 +58,8 @@ def main():
     raise SystemExit(None in rows)
 
 
-def _measured(nurseries, model, task, arguments):
+def _measured(nurseries: dict[str, Nursery], model: str, task: str,
+              arguments: argparse.Namespace) -> dict[str, Any] | None:
     directories = {name: tempfile.mkdtemp(prefix="kiln-bench-") for name in BUILDS}
     try:
         row = _row(nurseries, directories, model, task, arguments)
@@ -74,10 +76,13 @@ def _measured(nurseries, model, task, arguments):
     return row
 
 
-def _row(nurseries, directories, model, task, arguments):
+def _row(nurseries: dict[str, Nursery], directories: dict[str, str], model: str, task: str,
+         arguments: argparse.Namespace) -> dict[str, Any]:
     words = [model, task, "kiln", "--dtype", arguments.dtype, "--device", arguments.device]
     words += ["--mode", arguments.mode] if arguments.mode else []
-    start = lambda name: Cell(nurseries[name], words, directories[name])
+
+    def start(name: str) -> Cell:
+        return Cell(nurseries[name], words, directories[name])
     cold = {}
     for name in BUILDS:
         with start(name) as cell:

@@ -8,7 +8,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def compile_to(path, source, *flags):
+def compile_to(path: str, source: str, *flags: str) -> None:
     """What cc makes of a file of this folder."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
@@ -16,7 +16,7 @@ def compile_to(path, source, *flags):
     subprocess.run([compiler, *flags, "-o", path, os.path.join(HERE, source)], check=True)
 
 
-def compiled(source, *flags):
+def compiled(source: str, *flags: str) -> ctypes.CDLL:
     """The library made of a file of this folder, loaded."""
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "bare.so")
@@ -24,7 +24,7 @@ def compiled(source, *flags):
         return ctypes.CDLL(path)
 
 
-def loaded(name):
+def loaded(name: str) -> ctypes.CDLL:
     """The library of that name, such as one of torch's own, that this process has already."""
     with open("/proc/self/maps") as maps:
         paths = {line.split()[-1] for line in maps if f"/{name}" in line}

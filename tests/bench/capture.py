@@ -12,6 +12,7 @@ import json
 import math
 import operator
 import re
+from typing import Any
 
 import torch
 import torch._inductor.inductor_prims  # operators of captures that use Inductor's table
@@ -34,11 +35,11 @@ class Capture:
     task: str
     kind: int  # FORWARD, BACKWARD or INFERENCE of kiln.graph
     module: fx.GraphModule  # every node has a fake tensor or a symbolic integer in meta["val"]
-    inputs: list  # those of the placeholders
+    inputs: list[Any]  # those of the placeholders
     node_count: int  # that compute: placeholders and the output are not counted
 
 
-def read(path):
+def read(path: str) -> list[Capture]:
     """The Captures of a file. Raises ValueError with the node's name where it names what torch does not know."""
     with gzip.open(path) as file:
         document = json.load(file)
@@ -46,16 +47,16 @@ def read(path):
 
 
 class _Reader:
-    def __init__(self, document, graph):
+    def __init__(self, document: dict[str, Any], graph: dict[str, Any]) -> None:
         self._document, self._document_graph = document, graph
         self._graph = fx.Graph()
         self._owner = torch.nn.Module()
-        self._nodes = {}
-        self._symbols = {}
+        self._nodes: dict[str, fx.Node] = {}
+        self._symbols: dict[str, Any] = {}
         self._shape_env = ShapeEnv()
         self._mode = FakeTensorMode(shape_env=self._shape_env)
 
-    def read(self):
+    def read(self) -> Capture:
         described = self._document_graph["nodes"]
         for node in described:
             self._declare(node["meta"])
@@ -70,7 +71,7 @@ class _Reader:
         return Capture(self._document["model"], self._document["task"], _KINDS[self._document_graph["kind"]], module,
                        inputs, computing)
 
-    def _declare(self, meta):
+    def _declare(self, meta: Any) -> None:
         """A symbol stands by itself in the graph's inputs; its hint is there."""
         if isinstance(meta, dict) and re.fullmatch(r"[a-z]+\d+", str(meta.get("sym", ""))):
             name = meta["sym"]
@@ -79,10 +80,11 @@ class _Reader:
                 symbol = self._shape_env.create_symbol(meta["hint"], source, DimDynamic.DYNAMIC)
                 self._symbols[name] = self._shape_env.create_symintnode(symbol, hint=meta["hint"], source=source)
 
-    def _node(self, node):
+    def _node(self, node: dict[str, Any]) -> fx.Node:
         arguments = tuple(self._argument(value) for value in node["args"])
         if node["op"] == "output":
-            return self._graph.output(arguments[0])
+            result: fx.Node = self._graph.output(arguments[0])
+            return result
         if node["op"] == "placeholder":
             made = self._graph.placeholder(node["name"])
         elif node["op"] == "get_attr":
@@ -96,14 +98,14 @@ class _Reader:
         return made
 
     @staticmethod
-    def _target(name):
+    def _target(name: str) -> Any:
         builtin = re.fullmatch(r"<built-in function (\w+)>", name)
         if builtin:
             return _BUILTINS[builtin[1]]
         space, packet, overload = name.split(".")
         return getattr(getattr(getattr(torch.ops, space), packet), overload)
 
-    def _argument(self, value):
+    def _argument(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self._argument(part) for part in value]
         if not isinstance(value, dict):
@@ -121,12 +123,12 @@ class _Reader:
             return getattr(torch, text.removeprefix("torch."))
         raise TypeError(f"an argument of kind {kind}")
 
-    def _size(self, value):
+    def _size(self, value: Any) -> Any:
         if not isinstance(value, str):
             return value
         return eval(value, {"__builtins__": {}}, {**_FUNCTIONS, **self._symbols})  # arithmetic on SymInt
 
-    def _value(self, meta):
+    def _value(self, meta: Any) -> Any:
         if meta is None:
             return None
         if isinstance(meta, list):

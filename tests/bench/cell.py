@@ -1,4 +1,6 @@
 """A process of tests/bench/measure.py as an object: started, asked, ended."""
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -6,6 +8,10 @@ import select
 import signal
 import tempfile
 import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from nursery import Nursery
 
 
 class Failed(Exception):
@@ -15,7 +21,7 @@ class Failed(Exception):
 class Cell:
     """One way of running one model; `start` is what the process said of its first call."""
 
-    def __init__(self, nursery, arguments, directory, timeout=600.0):
+    def __init__(self, nursery: Nursery, arguments: list[str], directory: str, timeout: float = 600.0) -> None:
         """arguments: of measure.py."""
         environment = {"TORCHINDUCTOR_CACHE_DIR": os.path.join(directory, "inductor"),
                        "KILN_STORE": os.path.join(directory, "kiln"),
@@ -24,6 +30,7 @@ class Cell:
                        "TOKENIZERS_PARALLELISM": "false"}
         self._timeout = timeout
         self._errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - closed with the process
+        self._commands: int | None
         read, self._commands = os.pipe()
         answers, write = os.pipe()
         try:
@@ -34,12 +41,13 @@ class Cell:
         self._answers = os.fdopen(answers)
         self.start = self._reply()
 
-    def ask(self, command):
+    def ask(self, command: str) -> Any:
+        assert self._commands is not None
         with contextlib.suppress(BrokenPipeError):  # the reply's absence says so, with the reason
             os.write(self._commands, (command + "\n").encode())
         return self._reply()
 
-    def close(self):
+    def close(self) -> None:
         """Ends the process and waits for its end."""
         if self._commands is None:
             return
@@ -51,13 +59,13 @@ class Cell:
         self._answers.close()
         self._errors.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Cell:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ended_in(self, seconds):
+    def _ended_in(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while os.path.exists(f"/proc/{self._process}"):
             if time.monotonic() > deadline:
@@ -65,7 +73,7 @@ class Cell:
             time.sleep(0.02)
         return True
 
-    def _reply(self):
+    def _reply(self) -> Any:
         deadline = time.monotonic() + self._timeout
         while True:
             ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
@@ -81,7 +89,7 @@ class Cell:
             except json.JSONDecodeError:
                 continue  # something of the model's or of torch's own
 
-    def _fail(self, reason):
+    def _fail(self, reason: str) -> NoReturn:
         if not self._ended_in(0):
             os.kill(self._process, signal.SIGKILL)
         self.close()

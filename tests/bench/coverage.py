@@ -12,16 +12,19 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 _TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(_TESTS, "campaign"), os.path.join(_TESTS, "integration")]
 import nodes  # noqa: E402
 import opdb  # noqa: E402
 
+Counts: TypeAlias = dict[str, list[int]]  # by operator, as of _WAYS
 _WAYS = ("native", "library", "Python", "not captured")
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--opdb", metavar="FILE", help="JSON lines of a campaign")
     parser.add_argument("--ops", metavar="REGEX", help="only these entries of the database")
@@ -43,7 +46,7 @@ def main():
             json.dump({"total": dict(zip(_WAYS, total(counts))), "operators": counts}, file, indent=1)
 
 
-def of_database(options):
+def of_database(options: argparse.Namespace) -> Counts:
     """{operator: [native, library, Python, not captured]}."""
     with tempfile.TemporaryDirectory() as directory:
         path = options.opdb
@@ -55,7 +58,7 @@ def of_database(options):
         with open(path) as lines:
             _, *records = map(json.loads, lines)
     wanted = options.dtypes.split(",") if options.dtypes else None
-    counts = {}
+    counts: Counts = {}
     for record in records:
         if wanted and record["dtype"] not in wanted:
             continue
@@ -67,7 +70,7 @@ def of_database(options):
     return counts
 
 
-def of_architectures(step):
+def of_architectures(step: int) -> Counts:
     """The same over small models, by a daemon of their own."""
     with opdb.place() as environment:
         os.environ.update(environment)
@@ -75,29 +78,32 @@ def of_architectures(step):
 
         from architectures import ARCHITECTURES, inputs, make
 
-        counted, counts = nodes.NodeCounts(), {}
+        counted = nodes.NodeCounts()
+        counts: Counts = {}
         for name, mapping in ARCHITECTURES[::step]:
             torch._dynamo.reset()
             model = make(name, mapping)
             given = inputs(model)
-            results = torch.utils._pytree.tree_leaves(dict(torch.compile(model, backend="kiln")(**given)))
-            sum(value.float().mean() for value in results
-                if isinstance(value, torch.Tensor) and value.requires_grad).backward()
+            compiled: Callable[..., Any] = torch.compile(model, backend="kiln")
+            results = torch.utils._pytree.tree_leaves(dict(compiled(**given)))
+            sum((value.float().mean() for value in results
+                 if isinstance(value, torch.Tensor) and value.requires_grad), torch.zeros(())).backward()
             with torch.no_grad():
-                torch.compile(model, backend="kiln")(**given)
+                compiled = torch.compile(model, backend="kiln")
+                compiled(**given)
             for target, numbers in counted.take().items():
                 _add(counts, target, [*numbers, 0])
         return counts
 
 
-def total(counts):
+def total(counts: Counts) -> list[int]:
     return [sum(column) for column in zip(*counts.values())] or [0] * len(_WAYS)
 
 
-def table(counts, everything=False):
+def table(counts: Counts, everything: bool = False) -> str:
     """Markdown: all together, then operators with the most nodes that are not native first."""
 
-    def row(name, numbers):
+    def row(name: str, numbers: list[int]) -> str:
         nodes = sum(numbers)
         shares = " | ".join(f"{100 * number / max(nodes, 1):.1f} %" if number else "–" for number in numbers)
         return f"| {name} | {nodes} | {shares} |"
@@ -109,7 +115,7 @@ def table(counts, everything=False):
                               if everything or numbers[0] < sum(numbers)])
 
 
-def _add(counts, target, numbers):
+def _add(counts: Counts, target: str, numbers: list[int]) -> None:
     counts[target] = [a + b for a, b in zip(counts.get(target, [0] * len(_WAYS)), numbers)]
 
 

@@ -19,6 +19,8 @@ Sections, all by default:
 All of it takes two hours. With --json FILE each row is kept there once it is measured, and with --resume those that
 FILE has are not measured again, if FILE is of the same options and the same kiln.
 """
+from __future__ import annotations
+
 import argparse
 import contextlib
 import glob
@@ -33,6 +35,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -51,7 +55,7 @@ PEAKS = 2  # of a process, for the median of all: where the allocator finds room
 CODE_GENERATION_SHARE = 0.08
 
 
-def stop_daemons(directory):
+def stop_daemons(directory: str) -> None:
     """Ends the embedded daemons whose runtime directory lies in `directory`, and waits for their end."""
     ending = []
     for process in filter(str.isdigit, os.listdir("/proc")):
@@ -69,21 +73,22 @@ def stop_daemons(directory):
             time.sleep(0.01)
 
 
-def geometric_mean(values):
-    values = [value for value in values if value and value > 0]
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else float("nan")
+def geometric_mean(values: Iterable[float | None]) -> float:
+    logarithms = [math.log(value) for value in values if value and value > 0]
+    return math.exp(sum(logarithms) / len(logarithms)) if logarithms else float("nan")
 
 
 class Row:
     """One model and task, measured; `result` holds what worked, `errors` the rest."""
 
-    def __init__(self, model, task, arguments):
-        self.result = {"model": model, "task": task}
-        self.errors = {}
+    def __init__(self, model: str, task: str, arguments: argparse.Namespace) -> None:
+        self.result: dict[str, Any] = {"model": model, "task": task}
+        self.errors: dict[str, str] = {}
         self._arguments = arguments
-        self._nursery = self._directory = None
+        self._nursery: Nursery | None = None
+        self._directory = ""
 
-    def measure(self, nursery):
+    def measure(self, nursery: Nursery) -> Row:
         sections = self._arguments.sections
         self._nursery, self._directory = nursery, tempfile.mkdtemp(prefix="kiln-bench-")
         try:
@@ -95,22 +100,23 @@ class Row:
             shutil.rmtree(self._directory, ignore_errors=True)
         return self
 
-    def _open(self, way, *flags):
+    def _open(self, way: str, *flags: str) -> Cell:
         arguments = self._arguments
         words = [self.result["model"], self.result["task"], way, "--dtype", arguments.dtype, "--device",
                  arguments.device, *flags]
         if arguments.dynamic and "--dynamic" not in flags:
             words.append("--dynamic")
+        assert self._nursery
         return Cell(self._nursery, words, self._directory, arguments.timeout)
 
     @contextlib.contextmanager
-    def _noting(self, name):
+    def _noting(self, name: str) -> Iterator[None]:
         try:
             yield
         except (Failed, ValueError) as error:
             self.errors[name] = str(error)
 
-    def _cold(self):
+    def _cold(self) -> None:
         arguments = self._arguments
         count = "fusion" in arguments.sections
         ways = ["inductor", "kiln"] if count else []
@@ -127,7 +133,7 @@ class Row:
             with self._noting("fusion"):
                 self.result["fusion"] = fusion.pairs(counted["inductor"], counted["kiln"])
 
-    def _warm_rounds(self):
+    def _warm_rounds(self) -> None:
         arguments = self._arguments
         stepped = arguments.processes if "steps" in arguments.sections else 0
         count = max(arguments.warm_rounds, stepped) if "start" in arguments.sections else stepped
@@ -139,13 +145,13 @@ class Row:
             if "start" in arguments.sections and count - left < arguments.stopped_rounds:
                 self._stopped()
 
-    def _stopped(self):
+    def _stopped(self) -> None:
         """kiln's start where no daemon runs; the one that it starts is there for the next ones."""
         stop_daemons(self._directory)
         with self._noting("warm, daemon stopped"), self._open("kiln") as cell:
             self.result.setdefault("stopped_s", []).append(cell.start["start_s"])
 
-    def _note_load(self, way, cell):
+    def _note_load(self, way: str, cell: Cell) -> None:
         """Milliseconds of one graph of a warm start, from asking the daemon until it can be called."""
         if way == "kiln":
             stats = cell.ask("stats")
@@ -153,7 +159,7 @@ class Row:
                 loads = self.result.setdefault("load_ms", [])
                 loads.append(stats["seconds"]["load"] * 1e3 / stats["hits"])
 
-    def _warm(self, stack, stepped):
+    def _warm(self, stack: contextlib.ExitStack, stepped: bool) -> dict[str, Cell]:
         """Processes that stay, by way; stepped: their steps are to be timed, eager's and those of dynamic sizes too."""
         starts = self.result.setdefault("warm_s", {way: [] for way in WAYS})
         cells = {}
@@ -167,7 +173,7 @@ class Row:
                 cells["dynamic"] = stack.enter_context(self._open("kiln", "--dynamic"))
         return cells
 
-    def _steps(self, cells):
+    def _steps(self, cells: dict[str, Cell]) -> None:
         arguments = self._arguments
         slice_ms = arguments.seconds * 1e3 / arguments.rounds
         counts = {way: max(1, round(slice_ms / cell.start["step_ms"])) for way, cell in cells.items()}
@@ -186,55 +192,55 @@ class Row:
 
     # ---- ratios; None where something is missing
 
-    def step_ratios(self, better_of=("inductor",), way="kiln"):
+    def step_ratios(self, better_of: tuple[str, ...] = ("inductor",), way: str = "kiln") -> list[float] | None:
         times = self.result.get("step_ms", {})
         if any(len(times.get(one, ())) != self._arguments.rounds for one in (way, *better_of)):
             return None
         best = min(better_of, key=lambda one: statistics.median(times[one]))
         return [mine / other for mine, other in zip(times[way], times[best])]
 
-    def median_ratio(self, better_of=("inductor",), way="kiln"):
+    def median_ratio(self, better_of: tuple[str, ...] = ("inductor",), way: str = "kiln") -> float | None:
         ratios = self.step_ratios(better_of, way)
         return None if ratios is None else statistics.median(ratios)
 
-    def dynamic_ratio(self):
+    def dynamic_ratio(self) -> float | None:
         return self.median_ratio(("kiln",), "dynamic")
 
-    def cold_ratio(self):
+    def cold_ratio(self) -> float | None:
         """kiln's cold start ÷ the bound that Inductor's front end and start set."""
         cold = self.result.get("cold", {})
         if any(way not in cold for way in ("inductor", "kiln", "front")):
             return None
         front = cold["front"]["start_s"]
         share = self._arguments.code_generation_share
-        return cold["kiln"]["start_s"] / (front + share * (cold["inductor"]["start_s"] - front))
+        return float(cold["kiln"]["start_s"] / (front + share * (cold["inductor"]["start_s"] - front)))
 
-    def warm_ratio(self):
+    def warm_ratio(self) -> float | None:
         starts = self.result.get("warm_s", {})
         if not starts.get("kiln") or not starts.get("inductor"):
             return None
-        return statistics.median(starts["kiln"]) / statistics.median(starts["inductor"])
+        return float(statistics.median(starts["kiln"]) / statistics.median(starts["inductor"]))
 
-    def peak_ratio(self):
+    def peak_ratio(self) -> float | None:
         kiln, inductor = self.peak("kiln"), self.peak("inductor")
         return kiln / inductor if kiln and inductor else None
 
-    def peak(self, way):
+    def peak(self, way: str) -> float | None:
         """MB."""
         peaks = self.result.get("peak_mb", {}).get(way)
         return statistics.median(peaks) if peaks else None
 
-    def fusion_ratios(self, what, of=None):
+    def fusion_ratios(self, what: str, of: str | None = None) -> list[float]:
         """Of each graph: kiln's count ÷ Inductor's (of its own name)."""
         return [kiln[what] / inductor[of or what] for _, inductor, kiln in self.result.get("fusion", ())
                 if inductor[of or what]]
 
     # ---- lines of the tables
 
-    def _name(self):
+    def _name(self) -> str:
         return f"{self.result['model']}, {self.result['task']}"
 
-    def step_line(self):
+    def step_line(self) -> str:
         times = self.result.get("step_ms", {})
         medians = [number(statistics.median(times[way]) if times.get(way) else None, 1) for way in WAYS]
         ratios, stats = self.step_ratios(), self.result.get("kiln", {})
@@ -244,7 +250,7 @@ class Row:
                 f"{' / '.join(number(self.peak(way), 0) for way in WAYS)} | {stats.get('kernels', '–')} / "
                 f"{stats.get('library_calls', '–')} / {sum(stats['fallbacks'].values()) if stats else '–'} |")
 
-    def start_line(self):
+    def start_line(self) -> str:
         cold, warm = self.result.get("cold", {}), self.result.get("warm_s", {})
         cold_s = [number(cold[way]["start_s"] if way in cold else None, 1) for way in ("inductor", "front", "kiln")]
         warm_s = [number(statistics.median(warm[way]) if warm.get(way) else None, 2) for way in WAYS[1:]]
@@ -254,7 +260,7 @@ class Row:
         return (f"| {self._name()} | {' / '.join(cold_s)} | {number(self.cold_ratio(), 2)} | {' / '.join(warm_s)} | "
                 f"{number(self.warm_ratio(), 2)} | {number(more, 2)} | {number(load, 1)} |")
 
-    def fusion_lines(self):
+    def fusion_lines(self) -> list[str]:
         lines = []
         for kind, inductor, kiln in self.result.get("fusion", ()):
             cells = [f"{inductor['nests']} / {kiln['nests']}", number(kiln["nests"] / inductor["nests"], 2)]
@@ -267,15 +273,15 @@ class Row:
         return lines
 
 
-def number(value, digits):
+def number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def mean(values):
+def mean(values: Iterable[float | None]) -> str:
     return f"{geometric_mean(values):.3f}"
 
 
-def step_table(rows, arguments):
+def step_table(rows: list[Row], arguments: argparse.Namespace) -> list[str]:
     return [
         f"Steps: medians of {arguments.rounds} rounds in turn, in {arguments.processes} processes of each.", "",
         "| model, task | step ms: eager / Inductor / kiln | kiln ÷ Inductor (spread) | kiln ÷ better of both | "
@@ -288,7 +294,7 @@ def step_table(rows, arguments):
         f"{mean([row.peak_ratio() for row in rows if row.result['task'] == 'train'])}.", ""]
 
 
-def start_table(rows, arguments):
+def start_table(rows: list[Row], arguments: argparse.Namespace) -> list[str]:
     return [
         f"Starts: warm ones are medians of {arguments.warm_rounds} new processes of each in turn, those with no daemon "
         f"running of {arguments.stopped_rounds}.", "",
@@ -301,7 +307,7 @@ def start_table(rows, arguments):
         f"{mean([row.warm_ratio() for row in rows])}.", ""]
 
 
-def fusion_table(rows):
+def fusion_table(rows: list[Row]) -> list[str]:
     ratios = [ratio for row in rows for ratio in row.fusion_ratios("nests")]
     moved = [ratio for row in rows for ratio in row.fusion_ratios("bytes")]
     touched = [ratio for row in rows for ratio in row.fusion_ratios("bytes", "touched_bytes")]
@@ -318,7 +324,8 @@ def fusion_table(rows):
         f"over 1.05 × what Inductor can touch: {over_touched}, of {len(ratios)}.", ""]
 
 
-def tables(rows, measured_kernels, measured_scale, arguments):
+def tables(rows: list[Row], measured_kernels: dict[str, Any] | None, measured_scale: list[str] | None,
+           arguments: argparse.Namespace) -> str:
     """The Markdown."""
     lines = [f"{time.strftime('%Y-%m-%d')}, {processor()}, {os.cpu_count()} threads, {arguments.dtype}"
              f"{', dynamic sizes' if arguments.dynamic else ''}.", ""]
@@ -335,12 +342,12 @@ def tables(rows, measured_kernels, measured_scale, arguments):
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def processor():
+def processor() -> str:
     with open("/proc/cpuinfo") as file:
         return next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "CPU")
 
 
-def parse():
+def parse() -> argparse.Namespace:
     import models
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(models.MODELS), help="comma-separated")
@@ -388,12 +395,13 @@ def parse():
     return arguments
 
 
-def subject(arguments):
+def subject(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the numbers are of: the options that change them, and a digest of kiln's programs. Raises ValueError or
     OSError where those are missing."""
     found = importlib.util.find_spec("kiln")
     if found is None:
         raise ValueError("no module named kiln: run deploy/quickstart.sh first")
+    assert found.submodule_search_locations
     package = found.submodule_search_locations[0]
     daemon = os.environ.get("KILN_DAEMON") or os.path.join(package, "bin", "kilnd")
     files = [*sorted(glob.glob(f"{package}/*.py") + glob.glob(f"{package}/*.so")), daemon,
@@ -407,7 +415,8 @@ def subject(arguments):
     return {"options": {name: getattr(arguments, name) for name in names}, "kiln": digest.hexdigest()}
 
 
-def resumed(arguments, of):
+def resumed(arguments: argparse.Namespace,
+            of: dict[str, Any]) -> tuple[dict[tuple[str, str], Row], dict[str, Any] | None, list[str] | None]:
     """Rows without errors, by (model, task), the kernels and the lines of scale of an earlier run; raises ValueError
     where they are not of `of`."""
     if not arguments.resume or not os.path.exists(arguments.json):
@@ -432,14 +441,14 @@ def resumed(arguments, of):
 class Results:
     """Rows in the order of `wanted`, the kernels and the lines of scale, kept in the file of --json as they come."""
 
-    def __init__(self, wanted, arguments):
+    def __init__(self, wanted: list[tuple[str, str]], arguments: argparse.Namespace) -> None:
         self._wanted, self._arguments, self._of = wanted, arguments, subject(arguments)
         self._rows, self.kernels, self.scale = resumed(arguments, self._of)
 
-    def rows(self):
+    def rows(self) -> list[Row]:
         return [self._rows[key] for key in self._wanted if key in self._rows]
 
-    def measure_rows(self):
+    def measure_rows(self) -> None:
         missing = [key for key in self._wanted if key not in self._rows]
         if len(missing) < len(self._wanted):
             print(f"{len(self._wanted) - len(missing)} rows are of {self._arguments.json}", file=sys.stderr)
@@ -447,17 +456,17 @@ class Results:
             with Nursery() as nursery:
                 self._measure(missing, nursery)
 
-    def measure_kernels(self):
+    def measure_kernels(self) -> None:
         if self.kernels is None:
             self.kernels = kernels.measure()
             self._keep()
 
-    def measure_scale(self):
+    def measure_scale(self) -> None:
         if self.scale is None:
             self.scale = list(scale.table(self._arguments.captures, self._arguments.graphs, []))
             self._keep()
 
-    def _measure(self, missing, nursery):
+    def _measure(self, missing: list[tuple[str, str]], nursery: Nursery) -> None:
         begin = time.monotonic()
         for count, (model, task) in enumerate(missing, 1):
             row = self._rows[model, task] = Row(model, task, self._arguments).measure(nursery)
@@ -469,7 +478,7 @@ class Results:
                 print(f"  {model} {task} {name}: {reason}", file=sys.stderr, flush=True)
             self._keep()
 
-    def _keep(self):
+    def _keep(self) -> None:
         """Whole or not at all, so that a run that is stopped here loses nothing."""
         if not self._arguments.json:
             return
@@ -479,7 +488,7 @@ class Results:
         os.replace(self._arguments.json + ".new", self._arguments.json)
 
 
-def main():
+def main() -> int:
     arguments = parse()
     wanted = [(model, task) for model in arguments.models.split(",") for task in arguments.tasks.split(",")]
     try:

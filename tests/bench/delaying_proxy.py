@@ -7,12 +7,12 @@ import asyncio
 import sys
 
 
-async def pass_on(reader, writer, seconds):
+async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
     """Each piece so long after it came, and none for the one before."""
     loop = asyncio.get_running_loop()
-    late = asyncio.Queue()
+    late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
-    async def read():
+    async def read() -> None:
         while piece := await reader.read(1 << 16):
             late.put_nowait((loop.time() + seconds, piece))
         late.put_nowait((loop.time() + seconds, b""))
@@ -33,11 +33,11 @@ async def pass_on(reader, writer, seconds):
         writer.close()
 
 
-async def serve(arguments):
+async def serve(arguments: argparse.Namespace) -> None:
     seconds = arguments.round_trip_ms / 2e3
     running = set()  # asyncio itself holds no task
 
-    async def connect(reader, writer):
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there = await asyncio.open_unix_connection(arguments.server)
         for task in (pass_on(reader, there[1], seconds), pass_on(there[0], writer, seconds)):
             running.add(asyncio.ensure_future(task))
@@ -46,7 +46,7 @@ async def serve(arguments):
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("listen", help="a path to make")
     parser.add_argument("server", help="the server's path")

@@ -8,6 +8,8 @@ GPU, for GPUs; nothing is run, so that any machine prints what any other does. W
 max-autotune would measure, kernels by all of their schedules and gemms by all that it would try. Ends 1 where --compare
 finds a difference.
 """
+from __future__ import annotations
+
 import argparse
 import collections
 import concurrent.futures
@@ -17,6 +19,10 @@ import struct
 import subprocess
 import sys
 import time
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from kiln.exported_graph import ExportedGraph
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import scale
@@ -24,6 +30,8 @@ import scale
 PROGRAM = "emitted_kernels"
 PRINTED_MAX = 40  # differences
 MAX_AUTOTUNE = 2  # of compile.proto
+
+Digests: TypeAlias = dict[str, dict[str, dict[str, str]]]  # by graph, target and kernel
 
 AVX2 = ("avx2", "bmi2", "f16c", "fma")
 AVX512 = ("avx2", "avx512bw", "avx512dq", "avx512f", "avx512vl", "bmi2", "f16c", "fma")
@@ -43,7 +51,7 @@ TARGETS = {
 }
 
 
-def request(graph, target):
+def request(graph: ExportedGraph, target: str) -> bytes:
     """A PlanRequest of a torch that has oneDNN. `graph`: of kiln.graph.export."""
     from kiln import wire
 
@@ -60,13 +68,14 @@ def request(graph, target):
 class _Program:
     """The program that plans and emits, one a process."""
 
-    def __init__(self, path):
+    def __init__(self, path: str) -> None:
         self._process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def digests(self, message):
+    def digests(self, message: bytes) -> dict[str, str]:
+        assert self._process.stdin and self._process.stdout
         self._process.stdin.write(struct.pack("<I", len(message)) + message)
         self._process.stdin.flush()
-        found = {}
+        found: dict[str, str] = {}
         while (line := self._process.stdout.readline().decode()) not in ("\n", ""):
             name, digest = line.rstrip("\n").split(" ", 1)
             count = sum(known.split("#")[0] == name for known in found)
@@ -76,22 +85,22 @@ class _Program:
         return found
 
 
-_program = None
+_program: _Program | None = None
 
 
-def _start(path):
+def _start(path: str) -> None:
     global _program
     _program = _Program(path)
 
 
-def of_file(path, name, targets):
+def of_file(path: str, name: str, targets: list[str]) -> Digests:
     """{graph: {target: {kernel: digest}}} of one capture; {"error": message} in the place of one that fails."""
     import torch
 
     import capture
-    from kiln import graph
+    from kiln import errors, graph
 
-    found = {}
+    found: Digests = {}
     try:
         read = capture.read(path)
     except ValueError as error:
@@ -103,14 +112,15 @@ def of_file(path, name, targets):
             try:
                 if gpu not in exported:
                     exported[gpu] = graph.export(one.module, one.kind, title=name, gpu=gpu)
+                assert _program is not None
                 digests = _program.digests(request(exported[gpu], target))
-            except graph.Unsupported as error:
+            except errors.Unsupported as error:
                 digests = {"error": str(error)}
             found.setdefault(f"{name} {number}", {})[target] = digests
     return found
 
 
-def collect(directory, paths, targets, program, processes):
+def collect(directory: str, paths: list[str], targets: list[str], program: str, processes: int) -> Digests:
     names = [os.path.relpath(path, directory).removesuffix(".json.gz") for path in paths]
     # The largest first, so that no process is left alone with one.
     order = sorted(zip(paths, names), key=lambda pair: (-os.path.getsize(pair[0]), pair[1]))
@@ -121,7 +131,7 @@ def collect(directory, paths, targets, program, processes):
     return {name: found[name] for name in sorted(found)}
 
 
-def differences(old, new):
+def differences(old: Digests, new: Digests) -> list[tuple[str, str, str, str]]:
     """[(graph, target, kernel, what)] of what both were asked for."""
     found = []
     for name in sorted(old.keys() & new.keys()):
@@ -134,7 +144,7 @@ def differences(old, new):
     return found
 
 
-def report(found):
+def report(found: list[tuple[str, str, str, str]]) -> None:
     for name, target, kernel, what in found[:PRINTED_MAX]:
         print(f"{name}: {target}: {kernel}: {what}")
     if len(found) > PRINTED_MAX:
@@ -143,7 +153,7 @@ def report(found):
     print("differences: " + (", ".join(f"{by_target[target]} of {target}" for target in sorted(by_target)) or "none"))
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", help="of captures")
     parser.add_argument("--only", default="", metavar="TEXT", help="files whose name holds this text")

@@ -9,28 +9,30 @@ which grows with the tokens, not with their square. Batch 1, 16 heads of 64, bfl
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 import kiln
 
 HEADS, DIMENSION = 16, 64
 
 
-def causal(batch, head, query, key):
+def causal(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     return query >= key
 
 
-def bias(score, batch, head, query, key):
+def bias(score: torch.Tensor, batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor,
+         key: torch.Tensor) -> torch.Tensor:
     return score + 0.01 * (key - query)
 
 
-def attention(query, key, value, mask):
+def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: BlockMask) -> torch.Tensor:
     return flex_attention(query * 1.25, key, value, score_mod=bias, block_mask=mask) * 2
 
 
-def milliseconds(step, count):
+def milliseconds(step: Callable[[], object], count: int) -> float:
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(count):
@@ -39,27 +41,28 @@ def milliseconds(step, count):
     return (time.perf_counter() - start) / count * 1e3
 
 
-def step_of(way, tokens, training):
+def step_of(way: str, tokens: int, training: bool) -> Callable[[], torch.Tensor]:
     torch.manual_seed(0)
     inputs = [torch.randn(1, HEADS, tokens, DIMENSION, device="cuda", dtype=torch.bfloat16, requires_grad=training)
               for _ in range(3)]
     mask = create_block_mask(causal, None, None, tokens, tokens, device="cuda")
     torch._dynamo.reset()
-    call = torch.compile(attention, backend=way, dynamic=False)
+    call: Callable[..., torch.Tensor] = torch.compile(attention, backend=way, dynamic=False)
 
-    def step():
+    def step() -> torch.Tensor:
         if not training:
             with torch.no_grad():
                 return call(*inputs, mask)
         for value in inputs:
             value.grad = None
         call(*inputs, mask).sum().backward()
+        assert inputs[0].grad is not None
         return inputs[0].grad
 
     return step
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[2048, 4096, 8192])
     parser.add_argument("--rounds", type=int, default=9)
@@ -82,7 +85,7 @@ def main():
                 before = torch.cuda.memory_allocated()
                 results[way] = step().float()
                 peaks[way] = (torch.cuda.max_memory_allocated() - before) / 1e6
-            taken = {way: [] for way in ways}
+            taken: dict[str, list[float]] = {way: [] for way in ways}
             for _ in range(arguments.rounds):
                 for way in ways:
                     taken[way].append(milliseconds(steps[way], arguments.steps))

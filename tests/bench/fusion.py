@@ -7,30 +7,41 @@ of each buffer that a node reads or writes, once a node; kiln counts its launche
 they can touch, but Inductor only where it fused nothing: a fused node that gathers rows counts the whole table.
 `touched_bytes` are Inductor's with that put right, the figure to hold kiln's `bytes` against.
 """
+from __future__ import annotations
+
 import collections
 import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.scheduler import BaseSchedulerNode
+
+
+Numbered: TypeAlias = dict[tuple[int, str], dict[str, Any]]  # a graph's counts, by number and kind
 
 
 class InductorGraphs:
     """Keeps what Inductor compiles in this process from now on; counted when asked, so that no start is slower."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         from torch._inductor.graph import GraphLowering
 
-        self._graphs = graphs = []
+        self._graphs: list[GraphLowering] = []
         compile_to_module = GraphLowering.compile_to_module
 
-        def keep(graph):
-            graphs.append(graph)
+        def keep(graph: GraphLowering) -> Any:
+            self._graphs.append(graph)
             return compile_to_module(graph)
 
-        GraphLowering.compile_to_module = keep
+        GraphLowering.compile_to_module = keep  # type: ignore[method-assign, assignment]  # it is to see them
 
-    def counts(self):
+    def counts(self) -> list[dict[str, Any]]:
         return [self._count(graph) for graph in self._graphs]
 
     @staticmethod
-    def _count(graph):
+    def _count(graph: GraphLowering) -> dict[str, Any]:
         from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
         from torch._inductor.virtualized import V
 
@@ -45,10 +56,11 @@ class InductorGraphs:
                 "touched_bytes": int(total - untouched)}
 
     @staticmethod
-    def _untouched(graph, node):
+    def _untouched(graph: GraphLowering, node: BaseSchedulerNode) -> int:
         """Bytes that the count has of a fused node beyond what the loops in it can touch."""
-        touched = collections.Counter()  # elements, by buffer
-        for part in node.get_nodes():
+        touched: collections.Counter[str] = collections.Counter()  # elements, by buffer
+        parts: Iterable[Any] = node.get_nodes()  # of loops: they have ranges
+        for part in parts:
             points = math.prod(int(size) for sizes in part.get_ranges() for size in sizes)
             for access in [*part.read_writes.reads, *part.read_writes.writes]:
                 touched[access.name] += points
@@ -56,7 +68,7 @@ class InductorGraphs:
         return sum(max(0, size - touched[name] * graph.get_dtype(name).itemsize) for name, size in counted.items())
 
 
-def kiln_counts(since=0):
+def kiln_counts(since: int = 0) -> list[dict[str, Any]]:
     """Of the graphs that this process compiled after its first `since`."""
     from kiln import records
 
@@ -72,10 +84,12 @@ def kiln_counts(since=0):
     return found
 
 
-def _numbered(counts):
+def _numbered(counts: list[dict[str, Any]]) -> Numbered:
     """By kind and number. A backward graph has the number of its forward graph: the last that still lacks one, both
     where it is compiled at once and where it is compiled when it first runs, the last graph's first."""
-    numbered, forward, open_forward = {}, 0, []
+    numbered: Numbered = {}
+    forward = 0
+    open_forward: list[int] = []
     for graph in counts:
         if graph["kind"] == "backward":
             number = open_forward.pop() if open_forward else -1
@@ -88,7 +102,7 @@ def _numbered(counts):
     return numbered
 
 
-def _without_repeats(numbered):
+def _without_repeats(numbered: Numbered) -> Numbered:
     """The same with each graph (and its backward) that counts as an earlier one left out."""
     kept = []
     for number in sorted({number for number, _ in numbered}):
@@ -98,7 +112,8 @@ def _without_repeats(numbered):
     return {(number, kind): counts for number, graphs in enumerate(kept) for kind, counts in graphs.items()}
 
 
-def pairs(inductor, kiln):
+def pairs(inductor: list[dict[str, Any]],
+          kiln: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     """[(kind, Inductor's counts, kiln's)] of the same graphs, in the order of the model. A graph that is compiled again
     comes from Inductor's cache, uncounted."""
     sides = [_numbered(counts) for counts in (inductor, kiln)]

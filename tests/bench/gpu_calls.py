@@ -12,6 +12,8 @@ import gc
 import os
 import statistics
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -31,16 +33,16 @@ CUDA_R_32F, CUBLAS_COMPUTE_32F = 0, 68
 ALGORITHM_RESULT_BYTES = 96  # cublasLtMatmulHeuristicResult_t; the algorithm is its first member
 
 
-def _check(what, status):
+def _check(what: str, status: int) -> None:
     if status:
         raise RuntimeError(f"{what} gave {status}")
 
 
-def _address(function):
+def _address(function: Any) -> ctypes.c_void_p:
     return ctypes.cast(function, ctypes.c_void_p)
 
 
-def _rounds(*timed):
+def _rounds(*timed: Callable[[], float]) -> list[list[float]]:
     """The seconds of each function, which gives its own, by rounds in which they take turns."""
     rounds = []
     for _ in range(ROUNDS):
@@ -54,7 +56,7 @@ def _rounds(*timed):
     return rounds
 
 
-def _spread(values):
+def _spread(values: list[float]) -> tuple[float, float, float]:
     """(median, lower quartile, upper quartile)."""
     low, middle, high = statistics.quantiles(values, n=4)
     return middle, low, high
@@ -71,7 +73,7 @@ class _ProductCall(ctypes.Structure):
                 for name in ("function", "handle", "description", "layout", "a", "b", "c", "algorithm")]
 
 
-def _launch_call():
+def _launch_call() -> tuple[_LaunchCall, Any]:
     """(the call of a kernel that does nothing, what has to live as long)."""
     driver = ctypes.CDLL("libcuda.so.1")
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -82,7 +84,7 @@ def _launch_call():
     return _LaunchCall(_address(driver.cuLaunchKernel), function, _address(parameters)), (values, parameters)
 
 
-def _product_call():
+def _product_call() -> tuple[_ProductCall, Any]:
     """(the call of a product by the heuristic's algorithm, what has to live as long)."""
     library = loaded("libcublasLt.so")
     handle, description, layout, preference = (ctypes.c_void_p() for _ in range(4))
@@ -103,7 +105,7 @@ def _product_call():
 class _Bare:
     """Functions that give the seconds of bare calls."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._loops = compiled("gpu_calls.c", "-O2")
         self._loops.BareSeconds.restype = self._loops.TensorSeconds.restype = ctypes.c_double
         self._stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
@@ -111,7 +113,7 @@ class _Bare:
         self._kept += more
         self._torch = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch.so"))
 
-    def calls(self, launches, products):
+    def calls(self, launches: int, products: int) -> Callable[[], float]:
         """Of a product and a launch in turn, or of one of them alone."""
         count = max(launches, products)
         if min(launches, products) not in (0, count):
@@ -120,30 +122,31 @@ class _Bare:
                       for call, wanted in ((self._launch, launches), (self._product, products))]
         return lambda: self._loops.BareSeconds(*references, self._stream, ctypes.c_int(count))
 
-    def tensors(self, count):
+    def tensors(self, count: int) -> Callable[[], float]:
         """Of tensors of SIZE numbers that live together, by torch's own C functions."""
         handles = (ctypes.c_void_p * count)()
 
-        def seconds():
+        def seconds() -> float:
             taken = self._tensors(count, handles)
             for handle in handles:
                 self._torch.aoti_torch_delete_tensor_object(ctypes.c_void_p(handle))
             return taken
         return seconds
 
-    def _tensors(self, count, handles):
+    def _tensors(self, count: int, handles: Any) -> float:
         kind = self._torch.aoti_torch_device_type_cuda()
-        return self._loops.TensorSeconds(_address(self._torch.aoti_torch_empty_strided), ctypes.c_int64(SIZE),
-                                         self._torch.aoti_torch_dtype_float32(), kind, ctypes.c_int(count), handles)
+        return float(self._loops.TensorSeconds(
+            _address(self._torch.aoti_torch_empty_strided), ctypes.c_int64(SIZE),
+            self._torch.aoti_torch_dtype_float32(), kind, ctypes.c_int(count), handles))
 
-    def pythons(self, count):
+    def pythons(self, count: int) -> Callable[[], float]:
         """Of Python's objects for as many tensors, of which it had none."""
         tensors_of = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
         capsule = ctypes.pythonapi.PyCapsule_New
         capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p] * 3
         handles = (ctypes.c_void_p * count)()
 
-        def seconds():
+        def seconds() -> float:
             if self._tensors(count, handles) < 0:
                 return -1
             capsules = [capsule(handle, None, None) for handle in handles]
@@ -155,14 +158,14 @@ class _Bare:
         return seconds
 
 
-def _fan(outputs):
+def _fan(outputs: int) -> Callable[[torch.Tensor], tuple[torch.Tensor, ...]]:
     return lambda x: tuple(x + float(i) for i in range(outputs))
 
 
 class _Counted:
     """A compiled function with what one call of it does."""
 
-    def __init__(self, function, *inputs):
+    def __init__(self, function: Callable[..., Any], *inputs: torch.Tensor) -> None:
         import kiln
         from kiln import compiled
         before = {id(graph) for graph in compiled.live_graphs()}
@@ -185,10 +188,10 @@ class _Counted:
             raise RuntimeError(f"kiln fell back: {fallbacks}")
 
     @staticmethod
-    def _allocations():
-        return torch.cuda.memory_stats()["allocation.all.allocated"]
+    def _allocations() -> int:
+        return int(torch.cuda.memory_stats()["allocation.all.allocated"])
 
-    def seconds(self):
+    def seconds(self) -> float:
         inputs = list(self._inputs)
         begin = time.perf_counter()
         results = self._program(inputs)
@@ -197,14 +200,14 @@ class _Counted:
         return taken
 
 
-def _difference(short, long, *bare):
+def _difference(short: _Counted, long: _Counted, *bare: Callable[[], float]) -> list[list[float]]:
     """By rounds, the microseconds that `long` takes more than `short`, and those of each bare function."""
     return [[1e6 * (taken[1] - taken[0]), *(1e6 * seconds for seconds in taken[2:])]
             for taken in _rounds(short.seconds, long.seconds, *bare)]
 
 
 @torch.no_grad()
-def measure():
+def measure() -> dict[str, Any]:
     """Microseconds as (median, quartiles): step (a kernel or product, over the bare calls in the same order), result
     (of a program, over torch's own tensor and Python's object for it); medians of what is bare; counts of the programs
     they come from."""
@@ -214,12 +217,13 @@ def measure():
     bare = _Bare()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # this thread alone
     gc.disable()
-    steps, step = _over(*chains, bare)
-    results, result = _over(*fans, bare, with_results=True)
+    steps, step = _over(chains[0], chains[1], bare)
+    results, result = _over(fans[0], fans[1], bare, with_results=True)
     return {"step": step, "steps": steps, "result": result, "results": results}
 
 
-def _over(short, long, bare, with_results=False):
+def _over(short: _Counted, long: _Counted, bare: _Bare,
+          with_results: bool = False) -> tuple[dict[str, Any], tuple[float, float, float]]:
     """(what `long` does more than `short`, microseconds of it over the bare calls, a step or a result each)."""
     more = {what: getattr(long, what) - getattr(short, what) for what in ("kernels", "products", "allocations")}
     timed = [bare.calls(more["kernels"], more["products"])] if more["kernels"] or more["products"] else []
@@ -232,9 +236,9 @@ def _over(short, long, bare, with_results=False):
     return more, _spread([(taken[0] - sum(taken[1:])) / count for taken in rounds])
 
 
-def line(result):
+def line(result: dict[str, Any]) -> str:
     """The Markdown."""
-    def of(what):
+    def of(what: str) -> str:
         return "{:.2f} µs ({:.2f}–{:.2f})".format(*result[what])
 
     steps, results = result["steps"], result["results"]

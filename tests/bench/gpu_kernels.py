@@ -1,43 +1,49 @@
 """Kernels that do nothing but move data, on this machine's GPU, as a share of the bandwidth of a device copy measured
 between them. Every function moves a gigabyte; the bytes counted are the least that it has to read and write.
 """
+import functools
 import statistics
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 
 GIGABYTE = 1 << 30
-WAYS = {"eager": None, "inductor": "inductor", "kiln": "kiln"}
+Calls: TypeAlias = dict[tuple[str, str], tuple[Callable[[], object], int]]  # by name and way: a call, its bytes
+WAYS: dict[str, str | None] = {"eager": None, "inductor": "inductor", "kiln": "kiln"}
 
 
-def _matrices(bytes_of_element, count=1, columns=4096):
+def _matrices(bytes_of_element: int, count: int = 1, columns: int = 4096) -> list[torch.Tensor]:
     rows = GIGABYTE // bytes_of_element // columns // 128 * 128  # so that a transposed row is aligned as well
     return [torch.randn(rows, columns, device="cuda") for _ in range(count)]
 
 
-def _adam(parameter, gradient, mean, square):
+def _adam(parameter: torch.Tensor, gradient: torch.Tensor, mean: torch.Tensor, square: torch.Tensor) -> None:
     mean.lerp_(gradient, 0.1)
     square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
     parameter.addcdiv_(mean, square.sqrt() + 1e-8, value=-1e-3)
 
 
-def _layer_norm_gradient(gradient, x, mean, scale, weight, bias):
-    return torch.ops.aten.native_layer_norm_backward(gradient, x, x.shape[-1:], mean, scale, weight, bias,
-                                                     [True, True, True])
+def _layer_norm_gradient(gradient: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor,
+                         weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    gradients: tuple[torch.Tensor, ...] = torch.ops.aten.native_layer_norm_backward(
+        gradient, x, x.shape[-1:], mean, scale, weight, bias, [True, True, True])
+    return gradients
 
 
-def _layer_norm_inputs():
+def _layer_norm_inputs() -> list[torch.Tensor]:
     gradient, x = _matrices(12, 2)
     weight, bias = torch.randn(2, x.shape[1], device="cuda")
     _, mean, scale = torch.native_layer_norm(x, x.shape[-1:], weight, bias, 1e-5)
     return [gradient, x, mean, scale, weight, bias]
 
 
-def _cross_entropy_inputs():
+def _cross_entropy_inputs() -> list[torch.Tensor]:
     logits, = _matrices(4, columns=32768)
     return [logits, torch.randint(0, logits.shape[1], (logits.shape[0],), device="cuda")]
 
 
-def _cases():
+def _cases() -> dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]], int]]:
     """name: (function, its inputs, bytes that must move for an element of the first)."""
     function = torch.nn.functional
     return {
@@ -55,11 +61,12 @@ def _cases():
     }
 
 
-def prepare():
+def prepare() -> tuple[Calls, dict[str, str]]:
     """((name, way): (function of no arguments, bytes it moves), errors by name)."""
     import kiln  # noqa: F401  (names the back-end)
 
-    calls, errors = {}, {}
+    calls: Calls = {}
+    errors: dict[str, str] = {}
     for name, (function, make_inputs, bytes_of_element) in _cases().items():
         torch.manual_seed(0)
         inputs = make_inputs()
@@ -71,7 +78,7 @@ def prepare():
             except Exception as error:
                 errors[f"{name}, {way}"] = f"{type(error).__name__}: {error}"[:300]
                 continue
-            calls[name, way] = (lambda call=call, inputs=inputs: call(*inputs), bytes_of_element * inputs[0].numel())
+            calls[name, way] = (functools.partial(call, *inputs), bytes_of_element * inputs[0].numel())
     source, = _matrices(8)
     target = torch.empty_like(source)
     calls["copy", "eager"] = (lambda: target.copy_(source), 8 * source.numel())
@@ -79,9 +86,9 @@ def prepare():
 
 
 @torch.no_grad()
-def measure(calls, rounds):
+def measure(calls: Calls, rounds: int) -> dict[str, dict[str, float]]:
     """name: way: GB/s, medians of rounds in which all take turns."""
-    rates = {key: [] for key in calls}
+    rates: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     for _ in range(rounds):
         for key, (call, moved) in calls.items():
@@ -92,13 +99,13 @@ def measure(calls, rounds):
             end.record()
             torch.cuda.synchronize()
             rates[key].append(moved * 10 / start.elapsed_time(end) / 1e6)
-    result = {}
+    result: dict[str, dict[str, float]] = {}
     for (name, way), values in rates.items():
         result.setdefault(name, {})[way] = statistics.median(values)
     return result
 
 
-def table(rates):
+def table(rates: dict[str, dict[str, float]]) -> str:
     """The Markdown."""
     copy = rates["copy"]["eager"]
     lines = [f"Copy: {copy:.0f} GB/s, read and written. Share of it:", "",

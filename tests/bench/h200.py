@@ -14,6 +14,8 @@ Steps: a row is a process of its own that compiles its model in every way. All r
 row after the other measures while the others wait, so that no compile disturbs a measurement. Within a row the ways
 take turns: a figure is the median over the rounds of the mean step of a round.
 """
+from __future__ import annotations
+
 import argparse
 import concurrent.futures
 import datetime
@@ -26,6 +28,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    import autotune
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -33,9 +41,14 @@ sys.path.insert(0, HERE)
 from cpu import Row, mean, number, start_table, stop_daemons  # noqa: E402
 from nursery import Nursery  # noqa: E402
 
-WAYS = {"eager": None, "inductor": dict(backend="inductor"),
-        "inductor-graphs": dict(backend="inductor", mode="reduce-overhead"), "kiln": dict(backend="kiln"),
-        "kiln-graphs": dict(backend="kiln", mode="reduce-overhead")}
+Started: TypeAlias = tuple[subprocess.Popen[str], TextIO]  # a row's process, and its log
+Columns: TypeAlias = list[tuple[str, Callable[[dict[str, Any]], float | None]]]
+Measured = TypeVar("Measured")
+
+WAYS: dict[str, dict[str, Any] | None] = {
+    "eager": None, "inductor": dict(backend="inductor"),
+    "inductor-graphs": dict(backend="inductor", mode="reduce-overhead"), "kiln": dict(backend="kiln"),
+    "kiln-graphs": dict(backend="kiln", mode="reduce-overhead")}
 # Only where --ways names them: TorchInductor's takes minutes to compile.
 TUNED_WAYS = {f"{backend}-autotune": dict(backend=backend, mode="max-autotune") for backend in ("inductor", "kiln")}
 # Ways whose temporary memory torch's allocator counts; a replayed graph's lies in a pool of its own.
@@ -56,7 +69,7 @@ START_CORES = 2  # of a row
 
 # ---- one row, in a process of its own
 
-def _steps(row, ways):
+def _steps(row: str, ways: list[str]) -> tuple[dict[str, Callable[[], Any]], dict[str, str], dict[str, dict[str, Any]]]:
     """(name, function of no arguments that takes one step) of every way that compiles; errors by name."""
     import torch
 
@@ -65,14 +78,16 @@ def _steps(row, ways):
 
     torch.set_float32_matmul_precision("high")
     name, task, dtype = ROWS[row]
-    steps, errors, stats = {}, {}, {}
+    steps: dict[str, Callable[[], Any]] = {}
+    errors: dict[str, str] = {}
+    stats: dict[str, dict[str, Any]] = {}
     for way in ways:
         model, inputs = models.build(name, task, getattr(torch, dtype), "cuda")
         options = {**WAYS, **TUNED_WAYS}[way]
         call = model if options is None else torch.compile(model, **options)
         optimizer = torch.optim.SGD(model.parameters(), 1e-4) if task == "train" else None
 
-        def step(call=call, inputs=inputs, optimizer=optimizer):
+        def step(call: Any = call, inputs: Any = inputs, optimizer: Any = optimizer) -> Any:
             torch.compiler.cudagraph_mark_step_begin()
             if optimizer is None:
                 with torch.no_grad():
@@ -97,12 +112,12 @@ def _steps(row, ways):
     return steps, errors, stats
 
 
-def _kiln_stats():
+def _kiln_stats() -> dict[str, Any]:
     import kiln
     return {key: value for key, value in kiln.stats().items() if isinstance(value, (int, dict))}
 
 
-def _peak(torch, step):
+def _peak(torch: types.ModuleType, step: Callable[[], Any]) -> float:
     """Megabytes that a step allocates at its peak, above what was allocated before it."""
     step()
     torch.cuda.synchronize()
@@ -110,16 +125,16 @@ def _peak(torch, step):
     torch.cuda.reset_peak_memory_stats()
     step()
     torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 1e6
+    return float(torch.cuda.max_memory_allocated() - before) / 1e6
 
 
-def _measure_row(row, arguments):
+def _measure_row(row: str, arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     steps, errors, stats = _steps(row, arguments.ways.split(","))
     print("ready", flush=True)
     sys.stdin.readline()
-    times = {way: [] for way in steps}
+    times: dict[str, list[float]] = {way: [] for way in steps}
     for _ in range(arguments.rounds):
         for way, step in steps.items():
             step()
@@ -137,7 +152,7 @@ def _measure_row(row, arguments):
     return result
 
 
-def _measure_calls(_):
+def _measure_calls(_: argparse.Namespace) -> dict[str, Any]:
     import gpu_calls
 
     print("ready", flush=True)
@@ -145,7 +160,7 @@ def _measure_calls(_):
     return {"row": "calls", "errors": {}, "calls": gpu_calls.measure()}
 
 
-def _measure_kernels(arguments):
+def _measure_kernels(arguments: argparse.Namespace) -> dict[str, Any]:
     import gpu_kernels
 
     calls, errors = gpu_kernels.prepare()
@@ -156,7 +171,7 @@ def _measure_kernels(arguments):
 
 # ---- all of them
 
-def _start(row, arguments, directory):
+def _start(row: str, arguments: argparse.Namespace, directory: str) -> Started:
     environment = dict(os.environ, TORCHINDUCTOR_CACHE_DIR=os.path.join(directory, row),
                        KILN_STORE=os.path.join(directory, "kiln"), KILN_RUNTIME_DIR=os.path.join(directory, "run"),
                        TOKENIZERS_PARALLELISM="false", TORCHINDUCTOR_COMPILE_THREADS="2")
@@ -167,8 +182,9 @@ def _start(row, arguments, directory):
                             text=True), log
 
 
-def _await_line(process, log):
+def _await_line(process: subprocess.Popen[str], log: TextIO) -> str:
     """The next line that is the row's own; "" when the process has ended."""
+    assert process.stdout
     for line in process.stdout:
         if line.startswith(("ready", "{")):
             return line
@@ -176,12 +192,13 @@ def _await_line(process, log):
     return ""
 
 
-def _run(rows, arguments, directory):
+def _run(rows: list[str], arguments: argparse.Namespace, directory: str) -> list[dict[str, Any]]:
     processes = {row: _start(row, arguments, directory) for row in rows}
     ready = {row: _await_line(*pair) for row, pair in processes.items()}
     results = []
     for row, (process, log) in processes.items():
         line = ""
+        assert process.stdin
         if ready[row]:
             process.stdin.write("go\n")
             process.stdin.flush()
@@ -196,16 +213,16 @@ def _run(rows, arguments, directory):
     return results
 
 
-def _best(result, *ways):
+def _best(result: dict[str, Any], *ways: str) -> float | None:
     times = [result[way]["step_ms"] for way in ways if way in result]
     return min(times) if times else None
 
 
-def _ratio(mine, other):
+def _ratio(mine: float | None, other: float | None) -> float | None:
     return mine / other if mine and other else None
 
 
-def _step_table(title, results, columns, ways):
+def _step_table(title: str, results: list[dict[str, Any]], columns: Columns, ways: list[str]) -> list[str]:
     """columns: (heading, function of a row's result that gives a ratio or None)."""
     lines = [title, "", "| row | " + " | ".join(f"{way} ms" for way in ways) + " | "
              + " | ".join(heading for heading, _ in columns)
@@ -224,11 +241,11 @@ def _step_table(title, results, columns, ways):
     return [*lines, "", f"Geometric means: {', '.join(means)}.", ""]
 
 
-INFERENCE_COLUMNS = [
+INFERENCE_COLUMNS: Columns = [
     ("kiln ÷ inductor", lambda row: _ratio(_best(row, "kiln"), _best(row, "inductor"))),
     ("kiln ÷ eager", lambda row: _ratio(_best(row, "kiln"), _best(row, "eager"))),
     ("kiln-graphs ÷ inductor-graphs", lambda row: _ratio(_best(row, "kiln-graphs"), _best(row, "inductor-graphs")))]
-TRAINING_COLUMNS = [
+TRAINING_COLUMNS: Columns = [
     ("best kiln ÷ best inductor",
      lambda row: _ratio(_best(row, "kiln", "kiln-graphs"), _best(row, "inductor", "inductor-graphs"))),
     ("best kiln ÷ eager", lambda row: _ratio(_best(row, "kiln", "kiln-graphs"), _best(row, "eager"))),
@@ -236,7 +253,7 @@ TRAINING_COLUMNS = [
      lambda row: _ratio(row.get("peak_mb", {}).get("kiln"), row.get("peak_mb", {}).get("inductor")))]
 
 
-def _row_lines(report):
+def _row_lines(report: dict[str, Any]) -> list[str]:
     """Of the sections whose rows are processes that wait for their turn."""
     import gpu_calls
     import gpu_kernels
@@ -257,11 +274,12 @@ def _row_lines(report):
     return lines
 
 
-def _side_by_side(rows, slots, measure):
+def _side_by_side(rows: list[str], slots: list[set[int]],
+                  measure: Callable[[str, Nursery], Measured]) -> list[Measured]:
     """`measure(name, nursery)` of each row by name, a row on the cores of one slot."""
     waiting, measured = list(rows), {}
 
-    def work(own):
+    def work(own: set[int]) -> None:
         with Nursery(own) as nursery:
             while waiting:
                 name = waiting.pop(0)
@@ -273,20 +291,20 @@ def _side_by_side(rows, slots, measure):
     return [measured[name] for name in rows]
 
 
-def _slots(cores_each):
+def _slots(cores_each: int) -> list[set[int]]:
     """Sets of cores."""
     cores = sorted(os.sched_getaffinity(0))
     return ([set(cores[i:i + cores_each]) for i in range(0, len(cores) - cores_each + 1, cores_each)]
             or [set(cores)])
 
 
-def _starts(rows, arguments):
+def _starts(rows: list[str], arguments: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
     """(lines of the table, raw results)"""
     options = argparse.Namespace(sections=["start"], dtype=None, device="cuda", dynamic=False, quick=False,
                                  warm_rounds=arguments.warm_rounds, stopped_rounds=0, timeout=300.0,
                                  code_generation_share=CODE_GENERATION_SHARE)
 
-    def measure(name, nursery):
+    def measure(name: str, nursery: Nursery) -> Row:
         model, task, dtype = ROWS[name]
         row = Row(model, task, argparse.Namespace(**{**vars(options), "dtype": dtype})).measure(nursery)
         print(row.start_line(), file=sys.stderr, flush=True)
@@ -298,11 +316,11 @@ def _starts(rows, arguments):
     return start_table(ordered, options) + errors, [row.result for row in ordered]
 
 
-def _tuned_starts(rows, arguments):
+def _tuned_starts(rows: list[str], arguments: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
     """As _starts."""
     import autotune
 
-    def measure(name, nursery):
+    def measure(name: str, nursery: Nursery) -> autotune.Tuned:
         row = autotune.Tuned(name, ROWS[name], nursery, arguments.limit).measure()
         print(row.line(), file=sys.stderr, flush=True)
         return row
@@ -314,7 +332,7 @@ def _tuned_starts(rows, arguments):
     return autotune.table(ordered) + errors, [row.result for row in ordered]
 
 
-def _parse():
+def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", help=f"comma-separated, of {', '.join(ROWS)}; default: all")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
@@ -337,7 +355,7 @@ def _parse():
     return arguments
 
 
-def main():
+def main() -> int:
     arguments = _parse()
     if arguments.one:
         alone = {"kernels": _measure_kernels, "calls": _measure_calls}
@@ -354,7 +372,7 @@ def main():
               "ways": arguments.ways.split(","), "rounds": arguments.rounds, "steps": arguments.steps}
     print(f"{report['device']}, torch {report['torch']}, {report['date']}\n", flush=True)
 
-    def tell(lines):
+    def tell(lines: list[str]) -> None:
         print("\n".join(lines), flush=True)
         if arguments.json:
             with open(arguments.json, "w") as file:
@@ -362,8 +380,8 @@ def main():
 
     directory = tempfile.mkdtemp(prefix="kiln-bench-")
     try:
-        alone = [section for section in ("kernels", "calls") if section in arguments.sections]
-        report["rows"] = _run(rows + alone, arguments, directory)
+        sections = [section for section in ("kernels", "calls") if section in arguments.sections]
+        report["rows"] = _run(rows + sections, arguments, directory)
         tell(_row_lines(report))
     finally:
         stop_daemons(directory)

@@ -13,6 +13,8 @@ is Dynamo's guard check. Steps: chains of two lengths of kernels that cannot fus
 
   tests/bench/kernels.py [--mb 512] [--rounds 15] [--kernels gelu,softmax] [--ways kiln] [--json FILE]
 """
+from __future__ import annotations
+
 import argparse
 import ctypes
 import json
@@ -24,7 +26,13 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import typing
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from torch import Tensor, fx
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import c_library
@@ -38,23 +46,24 @@ FRESH_PAGES_MAX, FRESH_CALLS_MAX = 64, 10  # a call's own bookkeeping takes a fe
 READ, COPY, SUM, UPDATE, LATE = range(5)  # as in bandwidth.c
 MIXES = ("read", "copy", "read two, write one", "read four, write three")
 MOVED = (1, 2, 3, 7)  # buffers read and written in a pass of each
+Calls: TypeAlias = "dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]"  # by way: a function, its inputs
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Kernel(typing.NamedTuple):
-    function: typing.Callable
-    inputs: tuple
+    function: Callable[..., Any]
+    inputs: tuple[Tensor, ...]
     mix: int
-    large: tuple  # of the inputs: what comes from memory
+    large: tuple[Tensor, ...]  # of the inputs: what comes from memory
     lag: int = 0  # numbers between the first read of one and the second; 0: it is read once
 
     @property
-    def least(self):
+    def least(self) -> int:
         """Bytes that must move."""
         return MOVED[self.mix] * self.large[0].numel() * 4
 
 
-def functions(torch, megabytes):
+def functions(torch: types.ModuleType, megabytes: int) -> dict[str, Kernel]:
     """Kernels by name."""
     functional = torch.nn.functional
     columns = 4096
@@ -69,13 +78,14 @@ def functions(torch, megabytes):
     parameter, gradient = matrix[:quarter].clone(), other[:quarter].clone()
     mean, square = torch.zeros_like(parameter), torch.rand_like(parameter)
 
-    def adam(parameter, gradient, mean, square):
+    def adam(parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor) -> None:
         mean.lerp_(gradient, 0.1)
         square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
         parameter.addcdiv_(mean, square.sqrt().add_(1e-8), value=-1e-3)
 
-    def cross_entropy_gradient(logits, labels):
-        return torch.softmax(logits, -1) - functional.one_hot(labels, VOCABULARY)
+    def cross_entropy_gradient(logits: Tensor, labels: Tensor) -> Tensor:
+        gradient: Tensor = torch.softmax(logits, -1) - functional.one_hot(labels, VOCABULARY)
+        return gradient
 
     return {
         "sum": Kernel(lambda x, y: x + y, (matrix, other), SUM, (matrix, other)),
@@ -94,56 +104,61 @@ class Roof:
     """Seconds that bare loops of one mix take over some tensors and a result of their size. That is the last result of
     the kernel itself: how fast memory is depends on where in the machine its pages lie."""
 
-    _library = _threads = None
+    _library: ctypes.CDLL | None = None
+    _threads: tuple[ctypes.c_void_p, ...] = ()
 
-    def __init__(self, torch, mix, tensors):
+    def __init__(self, torch: types.ModuleType, mix: int, tensors: Sequence[Tensor]) -> None:
         if Roof._library is None:
             Roof._library, Roof._threads = _bandwidth(), _openmp()
         self.mix, self.count, self.threads = mix, tensors[0].numel(), torch.get_num_threads()
         self._tensors = list(tensors)  # which the addresses below belong to
-        self._result = None
+        self._result: Tensor | None = None
 
-    def give_up(self):
+    def give_up(self) -> None:
         """The result's memory, so that the next call's lies in it again."""
         self._result = None
 
-    def take(self, result):
+    def take(self, result: Tensor) -> None:
         if self.mix in (COPY, SUM) and result.numel() != self.count:
             raise RuntimeError("a result of another size than its kernel's tensors")
         self._result = result
 
-    def seconds(self, walk, lag=0):
-        written = [self._result] if self.mix in (COPY, SUM) else []
-        addresses = [tensor.data_ptr() for tensor in self._tensors + written]
+    def seconds(self, walk: str, lag: int = 0) -> float:
+        assert Roof._library
+        addresses = [tensor.data_ptr() for tensor in self._tensors]
+        if self.mix in (COPY, SUM):
+            assert self._result is not None
+            addresses.append(self._result.data_ptr())
         took = Roof._library.PassSeconds(*Roof._threads, LATE if lag else self.mix, WALKS.index(walk),
                                          ctypes.c_size_t(lag), (ctypes.c_void_p * 4)(*addresses),
                                          ctypes.c_size_t(self.count), self.threads)
         if took < 0:
             raise RuntimeError("a bare loop over memory failed")
-        return took
+        return float(took)
 
 
-def _openmp():
+def _openmp() -> tuple[ctypes.c_void_p, ...]:
     """Functions of torch's own OpenMP runtime: that runs a team, that gives a thread's number in it."""
     runtime = c_library.loaded("libgomp")
-    return [ctypes.cast(function, ctypes.c_void_p) for function in (runtime.GOMP_parallel, runtime.omp_get_thread_num)]
+    return tuple(ctypes.cast(function, ctypes.c_void_p)
+                 for function in (runtime.GOMP_parallel, runtime.omp_get_thread_num))
 
 
-def _bandwidth():
+def _bandwidth() -> ctypes.CDLL:
     library = c_library.compiled("bandwidth.c", *BANDWIDTH_FLAGS)
     library.PassSeconds.restype = ctypes.c_double
     return library
 
 
-def copy_rate(megabytes):
+def copy_rate(megabytes: int) -> float:
     """Bytes a second, read and written, of the best of ten copies by as many threads as there are cores."""
-    threads = os.cpu_count()
+    threads = os.cpu_count() or 1
     part = megabytes * 2**20 // threads
     libc = ctypes.CDLL("libc.so.6")
     sources = [ctypes.create_string_buffer(b"\1" * part, part) for _ in range(threads)]
     targets = [ctypes.create_string_buffer(b"\2" * part, part) for _ in range(threads)]
 
-    def copy():
+    def copy() -> float:
         workers = [threading.Thread(target=libc.memcpy, args=(to, source, ctypes.c_size_t(part)))
                    for to, source in zip(targets, sources)]
         begin = time.perf_counter()
@@ -156,7 +171,7 @@ def copy_rate(megabytes):
     return 2 * part * threads / min(copy() for _ in range(10))
 
 
-def _seconds(torch, call, inputs, roof):
+def _seconds(torch: types.ModuleType, call: Callable[..., Tensor], inputs: tuple[Tensor, ...], roof: Roof) -> float:
     """Of a call whose result lies where memory has been in use: one that met fresh pages is repeated."""
     for _ in range(FRESH_CALLS_MAX):
         roof.give_up()
@@ -172,13 +187,14 @@ def _seconds(torch, call, inputs, roof):
     return took
 
 
-def _rounds_of(torch, calls, roof, lag, rounds):
+def _rounds_of(torch: types.ModuleType, calls: Calls, roof: Roof, lag: int,
+               rounds: int) -> tuple[dict[str, list[float]], dict[str, list[list[float]]]]:
     """Seconds of each way and, for each way of walking memory, of the bare loops around it, then of those that read
     twice; a row a round."""
-    taken = {way: [] for way in calls}
-    bare = {way: [] for way in calls}
+    taken: dict[str, list[float]] = {way: [] for way in calls}
+    bare: dict[str, list[list[float]]] = {way: [] for way in calls}
 
-    def passes():
+    def passes() -> list[float]:
         return [roof.seconds(walk, late) for late in ([0, lag] if lag else [0]) for walk in WALKS]
 
     for _ in range(rounds):
@@ -191,7 +207,7 @@ def _rounds_of(torch, calls, roof, lag, rounds):
     return taken, bare
 
 
-def measure_kernels(arguments):
+def measure_kernels(arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     chosen = {name: row for name, row in functions(torch, arguments.mb).items()
@@ -221,31 +237,34 @@ def measure_kernels(arguments):
     return {"memcpy": copy_rate(arguments.mb), "kernels": table}
 
 
-def _chain(steps):
-    def run(x, weights):
+def _chain(steps: int) -> Callable[[Tensor, Tensor], Tensor]:
+    def run(x: Tensor, weights: Tensor) -> Tensor:
         for step in range(steps):
             x = (x[:, None] * weights[step % 4]).sum(0)  # each element of all of the last: never one kernel
         return x
     return run
 
 
-def measure_calls():
+def measure_calls() -> dict[str, Any]:
     """Microseconds: a call over the guard check, a further step; kiln's and Inductor's."""
     import torch
 
     x, weights = torch.rand(8), torch.rand(4, 8, 8) / 4
     done = torch.rand(8)
 
-    def nothing(module, inputs):
+    def nothing(module: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
         return lambda *arguments: (done,)
 
     torch.set_num_threads(1)
-    calls = {"guards": (torch.compile(lambda x: x + 1.5, backend=nothing), (x,))}
+    guarded: Callable[[Tensor], Tensor] = lambda x: x + 1.5
+    tiny: Callable[[Tensor], Tensor] = lambda x: x + 1.5  # another code object: Dynamo guards each by itself
+    calls: dict[Any, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {  # by way, and by (way, steps)
+        "guards": (torch.compile(guarded, backend=nothing), (x,))}
     for way in WAYS[1:]:
-        calls[way] = (torch.compile(lambda x: x + 1.5, backend=way), (x,))
+        calls[way] = (torch.compile(tiny, backend=way), (x,))
         for steps in (SHORT, LONG):
             calls[way, steps] = (torch.compile(_chain(steps), backend=way), (x, weights))
-    best = {}
+    best: dict[Any, float] = {}
     with torch.no_grad():
         for _ in range(40):
             for key, (call, inputs) in calls.items():
@@ -260,7 +279,7 @@ def measure_calls():
                      "step_us": (best[way, LONG] - best[way, SHORT]) / (LONG - SHORT)} for way in WAYS[1:]}}
 
 
-def tables(result):
+def tables(result: dict[str, Any]) -> str:
     rows = result["kernels"]
     ways = [way for way in WAYS if all(way in row["ways"] for row in rows.values())]
     lines = ["Memory-bound kernels: least bytes a second as a share of bare loops of the same mix (its quartiles); "
@@ -281,7 +300,7 @@ def tables(result):
     return "\n".join(lines) + "\n"
 
 
-def measure(megabytes=512, rounds=15, *options):
+def measure(megabytes: int = 512, rounds: int = 15, *options: str) -> dict[str, Any]:
     """In a process of its own, whose freed memory stays with it: else fresh pages would be what is measured."""
     from cpu import stop_daemons
 
@@ -297,10 +316,11 @@ def measure(megabytes=512, rounds=15, *options):
             stop_daemons(directory)
     if done.returncode != 0:
         raise RuntimeError(f"the kernels' process ended with {done.returncode}; its message stands above")
-    return json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, default=512,
                         help="of the largest tensors; of each time 0.2 to 0.3 ms are a call's own, its code out of the "

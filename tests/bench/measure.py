@@ -21,8 +21,11 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import fx
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import fusion
@@ -31,7 +34,7 @@ import models
 _WARM_UP_STEPS = 3
 
 
-def _resident_mb(field):
+def _resident_mb(field: str) -> float:
     with open("/proc/self/status") as status:
         for line in status:
             if line.startswith(field):
@@ -39,15 +42,16 @@ def _resident_mb(field):
     raise RuntimeError(f"no {field} in /proc/self/status")
 
 
-def _front_end_only():
+def _front_end_only() -> Callable[..., Any]:
     """Dynamo and AOTAutograd with Inductor's decompositions, and no code generation."""
     import torch._inductor.lowering  # noqa: F401  (its import is part of Inductor's own start)
     from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
     from torch._dynamo.backends.common import aot_autograd
     from torch._inductor.decomposition import select_decomp_table
 
-    def run_as_is(graph, _):
-        return make_boxed_func(graph.forward)
+    def run_as_is(graph: fx.GraphModule, _: object) -> Callable[..., Any]:
+        call: Callable[..., Any] = make_boxed_func(graph.forward)
+        return call
 
     return aot_autograd(fw_compiler=run_as_is, bw_compiler=run_as_is, decompositions=select_decomp_table(),
                         partition_fn=min_cut_rematerialization_partition)
@@ -56,20 +60,19 @@ def _front_end_only():
 class Runner:
     """Steps of one model, run one way."""
 
-    def __init__(self, arguments):
+    def __init__(self, arguments: argparse.Namespace) -> None:
         self._device = arguments.device
         self._model, self._inputs = models.build(arguments.model, arguments.task, getattr(torch, arguments.dtype),
                                                  self._device)
-        self._training = arguments.task == "train"
-        self._optimizer = torch.optim.SGD(self._model.parameters(), 1e-4) if self._training else None
+        self._optimizer = torch.optim.SGD(self._model.parameters(), 1e-4) if arguments.task == "train" else None
         self._way = arguments.way
         self._dynamic = arguments.dynamic or None
         self._mode = arguments.mode
         self._count_fusion = arguments.count_fusion
-        self._inductor_graphs = None
-        self._call = self._model
+        self._inductor_graphs: fusion.InductorGraphs | None = None
+        self._call: Callable[..., Any] = self._model
 
-    def compile(self):
+    def compile(self) -> None:
         if self._way == "front":
             self._call = torch.compile(self._model, backend=_front_end_only(), dynamic=self._dynamic)
         elif self._way != "eager":
@@ -79,11 +82,11 @@ class Runner:
                 self._inductor_graphs = fusion.InductorGraphs()
             self._call = torch.compile(self._model, backend=self._way, dynamic=self._dynamic, mode=self._mode)
 
-    def fusion(self):
+    def fusion(self) -> list[dict[str, Any]]:
         return self._inductor_graphs.counts() if self._inductor_graphs else fusion.kiln_counts()
 
-    def step(self):
-        if not self._training:
+    def step(self) -> None:
+        if self._optimizer is None:
             with torch.no_grad():
                 self._call(**self._inputs)
             return
@@ -91,7 +94,7 @@ class Runner:
         self._call(**self._inputs).loss.backward()
         self._optimizer.step()
 
-    def steps(self, count):
+    def steps(self, count: int) -> float:
         """Mean seconds."""
         begin = time.perf_counter()
         for _ in range(count):
@@ -99,12 +102,12 @@ class Runner:
         self.wait()
         return (time.perf_counter() - begin) / count
 
-    def wait(self):
+    def wait(self) -> None:
         if self._device == "cuda":
             torch.cuda.synchronize()
 
 
-def _peak_mb(runner):
+def _peak_mb(runner: Runner) -> float:
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     resident = _resident_mb("VmRSS")
@@ -115,18 +118,18 @@ def _peak_mb(runner):
     return max(0.0, _resident_mb("VmHWM") - resident)
 
 
-def _stats(way):
+def _stats(way: str) -> dict[str, Any]:
     if way != "kiln":
         return {}
     import kiln
     return kiln.stats()
 
 
-def _answer(value):
+def _answer(value: Any) -> None:
     print(json.dumps(value), flush=True)
 
 
-def main(words=None):
+def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=sorted(models.GPU_MODELS))
     parser.add_argument("task", choices=["infer", "train"])

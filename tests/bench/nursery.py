@@ -7,6 +7,8 @@ nothing, so that a child is as a new process is after its imports.
 
 End of the children is seen by the end of their output; their exit codes go to nobody.
 """
+from __future__ import annotations
+
 import json
 import os
 import signal
@@ -18,7 +20,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Nursery:
-    def __init__(self, cores=None, packages=None):
+    def __init__(self, cores: set[int] | None = None, packages: str | None = None) -> None:
         """cores: the set of processors that its processes may run on; default: as this one. packages: a directory whose
         packages its processes import before those that are installed."""
         self._socket, far = socket.socketpair()
@@ -32,7 +34,7 @@ class Nursery:
             os.sched_setaffinity(self._process.pid, cores)  # long before it has other threads
         far.close()
 
-    def start(self, arguments, environment, *files):
+    def start(self, arguments: list[str], environment: dict[str, str], *files: int) -> int:
         """The process's id."""
         message = json.dumps([arguments, environment]).encode()
         socket.send_fds(self._socket, [len(message).to_bytes(4, "big")], list(files))
@@ -42,15 +44,15 @@ class Nursery:
             raise RuntimeError("the process that starts the others ended; its message stands above")
         return int(reply)
 
-    def __enter__(self):
+    def __enter__(self) -> Nursery:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
         self._process.wait()
 
 
-def _exactly(connection, count):
+def _exactly(connection: socket.socket, count: int) -> bytes:
     found = b""
     while len(found) < count:
         part = connection.recv(count - len(found))
@@ -60,7 +62,7 @@ def _exactly(connection, count):
     return found
 
 
-def _serve(connection):
+def _serve(connection: socket.socket) -> None:
     import measure  # torch and transformers with it
 
     if len(os.listdir("/proc/self/task")) != 1:

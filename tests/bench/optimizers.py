@@ -12,23 +12,27 @@ import argparse
 import inspect
 import statistics
 import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 
 import kiln
 
-OPTIMIZERS = {"SGD": {"momentum": 0.9}, "Adam": {}, "AdamW": {}, "Adagrad": {}, "RMSprop": {}, "NAdam": {}}
+Shapes: TypeAlias = list[tuple[int, ...]]
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD": {"momentum": 0.9}, "Adam": {}, "AdamW": {}, "Adagrad": {}, "RMSprop": {}, "NAdam": {}}
 
 
-def bert_shapes(hidden=768, layers=12, inner=3072, words=30522):
-    shapes = [(words, hidden), (512, hidden), (2, hidden), (hidden,), (hidden,)]
+def bert_shapes(hidden: int = 768, layers: int = 12, inner: int = 3072, words: int = 30522) -> Shapes:
+    shapes: Shapes = [(words, hidden), (512, hidden), (2, hidden), (hidden,), (hidden,)]
     layer = [(hidden, hidden), (hidden,)] * 4 + [(hidden,), (hidden,), (inner, hidden), (inner,), (hidden, inner),
                                                  (hidden,),
                                                  (hidden,), (hidden,)]
     return shapes + layer * layers + [(hidden, hidden), (hidden,)]
 
 
-def step_of(name, way, shapes, device, mode, clip):
+def step_of(name: str, way: str, shapes: Shapes, device: str, mode: str | None, clip: bool) -> Callable[[], None]:
     torch.manual_seed(0)
     parameters = [torch.nn.Parameter(torch.randn(shape, device=device)) for shape in shapes]
     for parameter in parameters:
@@ -39,7 +43,7 @@ def step_of(name, way, shapes, device, mode, clip):
         options["capturable"] = True
     optimizer = kind(parameters, **options)
 
-    def step():
+    def step() -> None:
         if clip:
             torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
         optimizer.step()
@@ -48,7 +52,7 @@ def step_of(name, way, shapes, device, mode, clip):
     return step if way == "eager" else torch.compile(step, backend=way, mode=mode)
 
 
-def milliseconds(step, count, wait):
+def milliseconds(step: Callable[[], None], count: int, wait: Callable[[], None]) -> float:
     wait()
     start = time.perf_counter()
     for _ in range(count):
@@ -57,7 +61,7 @@ def milliseconds(step, count, wait):
     return (time.perf_counter() - start) / count * 1e3
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--mode", help="of torch.compile, reduce-overhead for one")
@@ -71,8 +75,8 @@ def main():
     ways = arguments.ways.split(",")
     names = ["AdamW"] if arguments.quick else arguments.optimizers.split(",")
     rounds = 3 if arguments.quick else arguments.rounds
-    wait = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
-    shapes = bert_shapes() if arguments.device == "cuda" else [(64 * (1 + i % 7), 64) for i in range(60)]
+    wait: Callable[[], None] = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
+    shapes: Shapes = bert_shapes() if arguments.device == "cuda" else [(64 * (1 + i % 7), 64) for i in range(60)]
     others = [way for way in ways if way != "kiln"]
     print(f"{len(shapes)} tensors, {sum(torch.Size(shape).numel() for shape in shapes):,} elements on "
           f"{arguments.device}, "
@@ -95,7 +99,7 @@ def main():
         if "kiln" in steps:
             steps["kiln"]()
             launches = kiln.stats()["kernel_launches"] - before
-        taken = {way: [] for way in ways}
+        taken: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(rounds):
             for way in ways:
                 taken[way].append(milliseconds(steps[way], arguments.steps, wait))

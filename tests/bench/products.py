@@ -9,14 +9,15 @@ column of the product).
 import argparse
 import statistics
 import time
+from collections.abc import Callable, Sequence
 
 import torch
 
 MATRICES = ((64, 64), (256, 1024), (768, 768), (768, 3072), (3072, 768), (2048, 2048))
 
 
-def rates(calls, gigaflops, rounds):
-    seconds = [[] for _ in calls]
+def rates(calls: Sequence[Callable[[], torch.Tensor]], gigaflops: float, rounds: int) -> list[float]:
+    seconds: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call()
     for _ in range(rounds):
@@ -27,7 +28,7 @@ def rates(calls, gigaflops, rounds):
     return [gigaflops / statistics.median(taken) for taken in seconds]
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--rows", default="2,16,64,512,2048")

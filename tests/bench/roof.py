@@ -9,27 +9,33 @@ that a kernel of many exponentials may be listed for no fault. Times are the fas
 step is waited for, and an empty launch as well. Exits 1 if any is listed that has no reason below.
 """
 import argparse
+import functools
 import glob
 import os
 import re
 import sys
 import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import torch
 
 import kiln
+from kiln.profile import Line
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import capture
 import models
 
+Step: TypeAlias = Callable[[], object]
+
 SHARE, FACTOR, RUNS = 0.01, 10.0, 5
 
 # Patterns of "graph: kernel", and why it is as it is.
-REASONS = []
+REASONS: list[tuple[str, str]] = []
 
 
-def copy_rate(device):
+def copy_rate(device: str) -> float:
     """Bytes read and written a second by a copy, the best of several."""
     size = (1 << 30) if device == "cuda" else (256 << 20)
     source = torch.zeros(size, dtype=torch.uint8, device=device)
@@ -44,12 +50,12 @@ def copy_rate(device):
     return 2 * size / best
 
 
-def wait(device):
+def wait(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
 
 
-def empty_launch(device):
+def empty_launch(device: str) -> float:
     """Seconds of a kernel that does next to nothing, as the profile sees it."""
     tiny = torch.zeros(8, device=device)
     function = torch.compile(lambda x: x + 1, backend="kiln")
@@ -60,7 +66,7 @@ def empty_launch(device):
     return min(line.least_seconds for line in profile.lines if line.kernel is not None)
 
 
-def profiled(step):
+def profiled(step: Step) -> list[Line]:
     for _ in range(3):
         step()
     with kiln.profile() as profile:
@@ -69,7 +75,7 @@ def profiled(step):
     return profile.lines
 
 
-def far(lines, rate, launch):
+def far(lines: list[Line], rate: float, launch: float) -> Iterator[tuple[float, float, Line]]:
     """(share, factor, line) of what is listed."""
     total = sum(line.least_seconds for line in lines) or 1.0
     for line in lines:
@@ -81,12 +87,12 @@ def far(lines, rate, launch):
             yield line.least_seconds / total, line.least_seconds / roof, line
 
 
-def known(value):
+def known(value: Any) -> int:
     """An integer; of a symbolic one its hint."""
     return value if isinstance(value, int) else value.node.hint
 
 
-def random_input(fake):
+def random_input(fake: Any) -> Any:
     if not isinstance(fake, torch.Tensor):
         return known(fake)
     sizes, strides = ([known(n) for n in values] for values in (fake.shape, fake.stride()))
@@ -95,7 +101,7 @@ def random_input(fake):
     return tensor.normal_().abs_() if fake.dtype.is_floating_point else tensor.zero_()
 
 
-def captured(directory, only):
+def captured(directory: str, only: str) -> Iterator[tuple[str, Step]]:
     from kiln import backend, options
 
     for path in sorted(glob.glob(os.path.join(directory, "**", "*.json.gz"), recursive=True)):
@@ -111,21 +117,20 @@ def captured(directory, only):
             compiled = backend.compile_graph(graph.module, graph.inputs, graph.kind, options.parse(None, None))
             inputs = [random_input(fake) for fake in graph.inputs]
 
-            def step(compiled=compiled, inputs=inputs):
+            def step(compiled: Callable[..., Any] = compiled, inputs: list[Any] = inputs) -> None:
                 compiled([value.clone() if isinstance(value, torch.Tensor) else value for value in inputs])
 
             yield f"{name} {number}", step
 
 
-def efficientnet():
+def efficientnet() -> Step:
     import torchvision
-
     model = torchvision.models.efficientnet_b0().cuda().to(memory_format=torch.channels_last)
     images = torch.randn(64, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
     labels = torch.randint(0, 1000, (64,), device="cuda")
-    call = torch.compile(model, backend="kiln")
+    call: Callable[..., Any] = torch.compile(model, backend="kiln")
 
-    def step():
+    def step() -> None:
         with torch.autocast("cuda", dtype=torch.float16):
             loss = torch.nn.functional.cross_entropy(call(images), labels)
         loss.backward()
@@ -133,25 +138,27 @@ def efficientnet():
     return step
 
 
-def whisper():
+def whisper() -> Step:
     import transformers
 
     config = transformers.WhisperConfig(d_model=512, encoder_layers=6, encoder_attention_heads=8, encoder_ffn_dim=2048)
-    encoder = transformers.models.whisper.modeling_whisper.WhisperEncoder(config).cuda().half().eval()
+    encoder: torch.nn.Module = transformers.models.whisper.modeling_whisper.WhisperEncoder(config)
+    encoder = encoder.cuda().half().eval()
     sound = torch.randn(1, 80, 3000, device="cuda", dtype=torch.float16)
     call = torch.compile(encoder, backend="kiln")
 
-    def step():
+    def step() -> None:
         with torch.no_grad():
             call(sound)
 
     return step
 
 
-def on_gpu(only):
-    rows = {"efficientnet_b0.train.float16": efficientnet, "whisper.infer.float16": whisper}
+def on_gpu(only: str) -> Iterator[tuple[str, Step]]:
+    rows: dict[str, Callable[[], Step]] = {
+        "efficientnet_b0.train.float16": efficientnet, "whisper.infer.float16": whisper}
     for name in sorted(set(models.GPU_MODELS) - {"detr"}):  # has no labels
-        rows[f"{name}.train.bfloat16"] = lambda name=name: training(name)
+        rows[f"{name}.train.bfloat16"] = functools.partial(training, name)
     for name, make in rows.items():
         if only in name:
             torch._dynamo.reset()
@@ -159,13 +166,13 @@ def on_gpu(only):
             yield name, make()
 
 
-def training(name):
+def training(name: str) -> Step:
     model, inputs = models.build(name, "train", torch.bfloat16, "cuda")
     call = torch.compile(model, backend="kiln")
     return lambda: call(**inputs).loss.backward()
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", nargs="?", help="of captures")
     parser.add_argument("--models", action="store_true", help="the GPU's instead")

@@ -7,6 +7,8 @@ embedded daemon and an empty store of its own. Prints, per graph, operators in i
 service's own count) and until it can be called (the daemon's start left out), kernels, library calls; then the
 exponent of seconds against operators over the graphs of 100 and more (n log n is about 1.15 there).
 """
+from __future__ import annotations
+
 import argparse
 import glob
 import json
@@ -17,6 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import capture
 
 COUNTED_FROM = 100  # operators; below, the constant part hides the growth
 
@@ -25,7 +32,7 @@ class Unread(Exception):
     """A file that this PyTorch cannot make a graph of; the message is the last line of errors."""
 
 
-def measure(found, name):
+def measure(found: capture.Capture, name: str) -> dict[str, Any]:
     """A row of the table. `found`: a capture.Capture."""
     from kiln import backend, options, records
 
@@ -34,7 +41,7 @@ def measure(found, name):
     compiled = backend.compile_graph(found.module, found.inputs, found.kind, options.parse(None, None))
     seconds = time.perf_counter() - start
     record = records.graphs_since(0)[-1]
-    row = {"graph": name, "operators": found.node_count, "seconds": seconds}
+    row: dict[str, Any] = {"graph": name, "operators": found.node_count, "seconds": seconds}
     if "fallback" in record:
         return dict(row, fallback=record["fallback"])
     del compiled
@@ -43,13 +50,15 @@ def measure(found, name):
                 distinct=len(record["kernels"]), library_calls=len(record["library_calls"]), hit=record["hit"])
 
 
-def plan_seconds(key):
+def plan_seconds(key: str) -> float:
     from kiln import environment
 
-    return environment.show(key)["manifest"]["statistics"]["plan_seconds"]
+    shown = environment.show(key)
+    assert shown is not None, key
+    return float(shown["manifest"]["statistics"]["plan_seconds"])
 
 
-def find(value, names):
+def find(value: Any, names: tuple[str, ...]) -> Any:
     """The first field of one of the names in a JSON value."""
     if isinstance(value, dict):
         for key, part in value.items():
@@ -63,7 +72,7 @@ def find(value, names):
     return None
 
 
-def exponent(rows):
+def exponent(rows: list[dict[str, Any]]) -> float:
     """Slope of log seconds over log operators."""
     points = [(math.log(row["operators"]), math.log(row["seconds"])) for row in rows
               if row["operators"] >= COUNTED_FROM and "fallback" not in row]
@@ -71,25 +80,27 @@ def exponent(rows):
         return float("nan")
     mean_x, mean_y = (sum(axis) / len(points) for axis in zip(*points))
     spread = sum((x - mean_x) ** 2 for x, _ in points)
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    return float(sum((x - mean_x) * (y - mean_y) for x, y in points) / spread)
 
 
-def plot(rows, path):
+def plot(rows: list[dict[str, Any]], path: str) -> None:
     """Seconds over operators, both logarithmic, as an SVG."""
     rows = [row for row in rows if "fallback" not in row and row["operators"] > 1]
     width, height, margin = 640, 420, 50
     xs, ys = [math.log10(row["operators"]) for row in rows], [math.log10(row["seconds"]) for row in rows]
     left, right, low, high = math.floor(min(xs)), math.ceil(max(xs)), math.floor(min(ys)), math.ceil(max(ys))
-    across = lambda x: margin + (x - left) / (right - left) * (width - 2 * margin)
-    up = lambda y: height - margin - (y - low) / (high - low) * (height - 2 * margin)
+    across: Callable[[float], float] = lambda x: margin + (x - left) / (right - left) * (width - 2 * margin)
+    up: Callable[[float], float] = lambda y: height - margin - (y - low) / (high - low) * (height - 2 * margin)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
              'font-size="12"><rect width="100%" height="100%" fill="white"/>']
-    for x in range(left, right + 1):
-        parts.append(f'<line x1="{across(x)}" x2="{across(x)}" y1="{margin}" y2="{height - margin}" stroke="#ddd"/>'
-                     f'<text x="{across(x)}" y="{height - margin + 16}" text-anchor="middle">{10 ** x:g}</text>')
-    for y in range(low, high + 1):
-        parts.append(f'<line x1="{margin}" x2="{width - margin}" y1="{up(y)}" y2="{up(y)}" stroke="#ddd"/>'
-                     f'<text x="{margin - 6}" y="{up(y) + 4}" text-anchor="end">{10.0 ** y:g}</text>')
+    for tick in range(left, right + 1):
+        at = across(tick)
+        parts.append(f'<line x1="{at}" x2="{at}" y1="{margin}" y2="{height - margin}" stroke="#ddd"/>'
+                     f'<text x="{at}" y="{height - margin + 16}" text-anchor="middle">{10 ** tick:g}</text>')
+    for tick in range(low, high + 1):
+        at = up(tick)
+        parts.append(f'<line x1="{margin}" x2="{width - margin}" y1="{at}" y2="{at}" stroke="#ddd"/>'
+                     f'<text x="{margin - 6}" y="{at + 4}" text-anchor="end">{10.0 ** tick:g}</text>')
     for x, y, row in zip(xs, ys, rows):
         parts.append(f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="3" fill="#c33">'
                      f'<title>{row["graph"]}: {row["seconds"]:.2f} s</title></circle>')
@@ -99,7 +110,7 @@ def plot(rows, path):
         file.write("\n".join(parts))
 
 
-def stop_daemon():
+def stop_daemon() -> None:
     import kiln
     from kiln import environment
 
@@ -111,7 +122,7 @@ def stop_daemon():
         os.kill(int(pid), signal.SIGTERM)
 
 
-def measure_file(path, name):
+def measure_file(path: str, name: str) -> list[dict[str, Any]]:
     """The rows of one file, in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="kiln-scale-", ignore_cleanup_errors=True) as directory:
         environment = dict(os.environ, KILN_STORE=os.path.join(directory, "store"),
@@ -120,10 +131,11 @@ def measure_file(path, name):
                               capture_output=True)
         if done.returncode != 0:
             raise Unread((done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1])
-        return json.loads(done.stdout.splitlines()[-1])
+        rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+        return rows
 
 
-def captures(directory, only=""):
+def captures(directory: str, only: str = "") -> list[str]:
     """Paths of the captures under `directory` whose name holds `only`; raises ValueError where there are none."""
     paths = sorted(glob.glob(os.path.join(directory, "**", "*.json.gz"), recursive=True))
     paths = [path for path in paths if only in path]
@@ -133,7 +145,7 @@ def captures(directory, only=""):
     return paths
 
 
-def table(paths, directory, rows):
+def table(paths: list[str], directory: str, rows: list[dict[str, Any]]) -> Iterator[str]:
     """Lines of the table of `paths`, each as soon as it is measured; `rows` gets what they are of."""
     yield "| graph | operators | plan ms | callable ms | kernels | library calls |"
     yield "|---|---|---|---|---|---|"
@@ -157,12 +169,13 @@ def table(paths, directory, rows):
                f"{max(row['seconds'] for row in whole):.2f} s; seconds grow as operators^{exponent(rows):.2f}")
 
 
-def main():
+def main() -> None:
     if sys.argv[1:2] == ["--one"]:
         import capture  # and with it torch, which the table needs not
 
         path, name = sys.argv[2:]
-        rows = [measure(found, f"{name} {number}") for number, found in enumerate(capture.read(path))]
+        rows: list[dict[str, Any]] = [
+            measure(found, f"{name} {number}") for number, found in enumerate(capture.read(path))]
         stop_daemon()
         print(json.dumps(rows))
         return

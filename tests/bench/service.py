@@ -24,12 +24,25 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import service_attackers
 import service_compiles
 import service_limits
 from service_limits import TLS_HIT, said
-from service_parts import FETCH, LOOKUP, ROOT, STORE_CONNECTIONS, WAITING_CONNECTIONS, Bench, Failed, run, spread
+from service_parts import (
+    FETCH,
+    LOOKUP,
+    ROOT,
+    STORE_CONNECTIONS,
+    WAITING_CONNECTIONS,
+    Bench,
+    Failed,
+    Server,
+    run,
+    spread,
+)
 
 COMPARED = ("hit", "miss", "objects", "tls", "waiting", "manifests")
 ROWS = (*COMPARED, "attackers", "herd", "overload", "workers")
@@ -37,9 +50,9 @@ SPIN = "while True: pass"
 SPIN_SECONDS, EVICT_SECONDS_MAX = 10, 300
 
 
-def compare(rounds, baseline, fields):
+def compare(rounds: dict[str, list[dict[str, Any]]], baseline: str, fields: Sequence[str]) -> dict[str, Any]:
     """rounds: of each server's name, the results in order. Of each field: both, and their ratio within a round."""
-    row = {"baseline": baseline}
+    row: dict[str, Any] = {"baseline": baseline}
     for field in fields:
         bare = [result[field] for result in rounds[baseline]]
         kilnd = [result[field] for result in rounds["kilnd"]]
@@ -48,25 +61,25 @@ def compare(rounds, baseline, fields):
     return row
 
 
-def measure_calls(bench, kilnd, what, row_name=None):
+def measure_calls(bench: Bench, kilnd: Server, what: str, row_name: str | None = None) -> list[dict[str, Any]]:
     """A row a number of connections, of Lookups that hit or miss."""
     size = bench.replies[what]
     rows = []
     with bench.bare("unary", size, tls=kilnd.tls) as unary, bench.bare("generic", size, tls=kilnd.tls) as generic:
         for connections in bench.options.connections:
-            rounds = {"unary": [], "generic": [], "kilnd": []}
+            rounds: dict[str, list[dict[str, Any]]] = {"unary": [], "generic": [], "kilnd": []}
             for _ in range(bench.options.rounds):
                 for server in (unary, generic, kilnd):
                     rounds[server.name].append(bench.load(server, LOOKUP, what, connections, size))
             rates = {form: statistics.median(result["rate"] for result in rounds[form])
                      for form in ("unary", "generic")}
-            row = compare(rounds, max(rates, key=rates.get), ("rate", "p50", "p99", "processor"))
+            row = compare(rounds, max(rates, key=lambda form: rates[form]), ("rate", "p50", "p99", "processor"))
             rows.append(dict(row, row=row_name or what, connections=connections, reply_bytes=size))
             print_row(rows[-1])
     return rows
 
 
-def measure_objects(bench, kilnd):
+def measure_objects(bench: Bench, kilnd: Server) -> list[dict[str, Any]]:
     total, messages = bench.replies["objects"], bench.replies["messages"]
     size = total // messages
     rows = []
@@ -74,7 +87,7 @@ def measure_objects(bench, kilnd):
         for connections in bench.options.connections:
             if connections > 8:
                 continue
-            rounds = {"unary": [], "kilnd": []}
+            rounds: dict[str, list[dict[str, Any]]] = {"unary": [], "kilnd": []}
             for _ in range(bench.options.rounds):
                 rounds["unary"].append(bench.load(bare, FETCH, "objects", connections, size * messages, stream=True))
                 rounds["kilnd"].append(bench.load(kilnd, FETCH, "objects", connections, total, stream=True))
@@ -84,10 +97,12 @@ def measure_objects(bench, kilnd):
     return rows
 
 
-def measure_waiting(bench):
+def measure_waiting(bench: Bench) -> list[dict[str, Any]]:
     """Threads and memory of servers that nobody has asked anything yet, with clients that wait, and after them."""
-    row = {"row": "waiting", "clients": bench.options.waiting}
-    for make in (lambda: bench.bare("unary", 32), bench.kilnd):
+    row: dict[str, Any] = {"row": "waiting", "clients": bench.options.waiting}
+    makers: tuple[Callable[[], contextlib.AbstractContextManager[Server]], ...] = (
+        lambda: bench.bare("unary", 32), bench.kilnd)
+    for make in makers:
         with make() as server:
             # The first connections cost what later ones do not.
             with bench.waiting(server, WAITING_CONNECTIONS):
@@ -107,7 +122,7 @@ def measure_waiting(bench):
     return [row]
 
 
-def fill(bench, manifests):
+def fill(bench: Bench, manifests: int) -> dict[str, Any]:
     """A store of so many manifests of 2 kB, lists of Lookups of them, and what it holds."""
     place = bench.place("store")
     os.mkdir(place)
@@ -117,7 +132,7 @@ def fill(bench, manifests):
     return dict(found, place=place, store=os.path.join(place, "store"), budget=max(64 << 20, found["bytes"] * 10 // 6))
 
 
-def disk_bytes(directory):
+def disk_bytes(directory: str) -> int:
     total = 0
     for folder, _, names in os.walk(directory):
         for name in names:
@@ -126,7 +141,8 @@ def disk_bytes(directory):
     return total
 
 
-def hot_while(bench, server, found, command, seconds_max):
+def hot_while(bench: Bench, server: Server, found: dict[str, Any], command: list[str],
+              seconds_max: float) -> dict[str, Any]:
     """Lookups of the hot set until the command ends: their p99s, its seconds, the most that the disk held."""
     p99, peak = [], 0
     started = time.monotonic()
@@ -141,7 +157,7 @@ def hot_while(bench, server, found, command, seconds_max):
     return {"p99": spread(p99), "seconds": seconds, "disk_peak": peak / found["budget"]}
 
 
-def measure_manifests(bench):
+def measure_manifests(bench: Bench) -> list[dict[str, Any]]:
     """kilnd over stores of few and of many manifests, in turn; then half of the many are evicted."""
     with contextlib.ExitStack() as stack:
         rows, servers = [], []
@@ -175,7 +191,7 @@ def measure_manifests(bench):
     return rows
 
 
-def text_of(field, value):
+def text_of(field: str, value: float) -> str:
     if field == "rate":
         return f"{value:,.0f}/s"
     if field == "bytes_rate":
@@ -183,12 +199,12 @@ def text_of(field, value):
     return f"{value:,.0f} µs"
 
 
-def print_header():
+def print_header() -> None:
     print("| row | connections | measured | bare | its spread | kilnd | its spread | ratio | its spread | holds |")
     print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
 
 
-def print_manifests(row):
+def print_manifests(row: dict[str, Any]) -> None:
     name = f"{row['manifests']:,} manifests"
     hot, first = row["hot"], row["first"]
     print(f"| {name} | 1 | started, to the first hit | | | {row['open_seconds']:.2f} s | | | | "
@@ -211,7 +227,7 @@ def print_manifests(row):
           f"{said(row, 'evicting')} |", flush=True)
 
 
-def print_row(row):
+def print_row(row: dict[str, Any]) -> None:
     if row["row"] == "manifests":
         print_manifests(row)
         return
@@ -238,9 +254,12 @@ def print_row(row):
         print("| " + " | ".join(cells) + " |", flush=True)
 
 
-def parse(arguments):
+def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    numbers = lambda text: [int(word) for word in text.split(",")]
+    processors = os.cpu_count() or 1
+
+    def numbers(text: str) -> list[int]:
+        return [int(word) for word in text.split(",")]
     parser.add_argument("--quick", action="store_true", help="3 rounds of 1 s")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5, help="of each server in a round")
@@ -260,7 +279,7 @@ def parse(arguments):
     parser.add_argument("--graphs", metavar="DIRECTORY",
                         help="of the herd: what service_graph.py wrote there; default: it is asked")
     parser.add_argument("--herd-rounds", type=int, default=3)
-    parser.add_argument("--workers", type=numbers, default=sorted({1, 2, os.cpu_count(), 2 * os.cpu_count()}),
+    parser.add_argument("--workers", type=numbers, default=sorted({1, 2, processors, 2 * processors}),
                         metavar="N,…", help="of the row of workers")
     parser.add_argument("--worker-rounds", type=int, default=3)
     parser.add_argument("--overload-seconds", type=float, default=20)
@@ -290,7 +309,7 @@ def parse(arguments):
     return options
 
 
-def facts(options, arguments):
+def facts(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
     """What the first line of a page says (service_document.py)."""
     with open("/proc/cpuinfo") as file:
         names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
@@ -300,7 +319,7 @@ def facts(options, arguments):
             "command": " ".join(["tests/bench/service.sh", *without_places(arguments)])}
 
 
-def without_places(arguments):
+def without_places(arguments: list[str]) -> list[str]:
     """What says how it was measured, and not where files are."""
     kept = list(arguments)
     for place in ("--json", "--graphs", "--build", "--kilnd"):
@@ -309,7 +328,7 @@ def without_places(arguments):
     return kept
 
 
-def main(arguments):
+def main(arguments: list[str]) -> int:
     options = parse(arguments)
     rows = []
     started = os.getloadavg()[0]

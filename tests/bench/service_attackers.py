@@ -6,6 +6,8 @@ at nice 19 that only burn what the attackers burned, in turn within a round. Wha
 its p99 is at most twice the control's; kilnd grows by no more than what gRPC may take (listen.memory_bytes) and 64 MiB;
 its descriptors return to what they were.
 """
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -13,8 +15,9 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
-from service_parts import LOOKUP, spread
+from service_parts import LOOKUP, Bench, Server, spread
 
 # Arguments of service_attack.
 KINDS = {
@@ -45,26 +48,26 @@ NICE = ["nice", "-n", "19"]
 class Watch(threading.Thread):
     """The most memory and descriptors of a server while it runs."""
 
-    def __init__(self, server):
+    def __init__(self, server: Server) -> None:
         super().__init__(daemon=True)
         self.server, self.bytes, self.descriptors = server, 0, 0
         self._over = threading.Event()
 
-    def run(self):
+    def run(self) -> None:
         while not self._over.wait(0.05):
             self.bytes = max(self.bytes, self.server.status()["bytes"])
             self.descriptors = max(self.descriptors, self.server.descriptors())
 
-    def __enter__(self):
+    def __enter__(self) -> Watch:
         self.start()
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self._over.set()
         self.join()
 
 
-def settings(limits):
+def settings(limits: bool) -> str:
     listen = f"handshake_seconds_max: {HANDSHAKE_SECONDS} memory_bytes: {MEMORY_BYTES} " if limits else (
         "handshake_seconds_max: 3600 memory_bytes: 64000000000 connections_max: 100000 tenant_connections_max: 100000 "
         "streams_max: 100000 ")
@@ -74,11 +77,11 @@ def settings(limits):
     return f"listen {{ {listen} }}"
 
 
-def other_user(uid):
+def other_user(uid: int) -> dict[str, Any]:
     return {"user": uid, "group": uid, "extra_groups": []} if os.geteuid() == 0 else {}
 
 
-def honest_load(bench, server):
+def honest_load(bench: Bench, server: Server) -> dict[str, Any]:
     command = [bench.program("service_load"), "calls", "--socket", server.socket, "--method", LOOKUP, "--request",
                os.path.join(bench.directory, "hit"), "--connections", str(bench.options.honest), "--seconds",
                str(bench.options.attack_seconds), "--retries", "3", "--reply-bytes", str(bench.replies["hit"])]
@@ -88,7 +91,7 @@ def honest_load(bench, server):
                                                         "retried": 0}
 
 
-def attacked(bench, server, kind):
+def attacked(bench: Bench, server: Server, kind: str) -> dict[str, Any]:
     """The honest client beside an attack: its numbers, the attack's, and the most that kilnd took."""
     length = bench.options.attack_seconds + 1.5
     command = [*NICE, bench.program("service_attack"), kind, "--socket", server.socket, "--seconds", str(length)]
@@ -102,7 +105,7 @@ def attacked(bench, server, kind):
             "growth": max(0, watch.bytes - before), "descriptors": watch.descriptors}
 
 
-def controlled(bench, server, share):
+def controlled(bench: Bench, server: Server, share: float) -> dict[str, Any]:
     """The honest client beside what burns so much of a processor."""
     count = max(1, round(share + 0.5))
     with contextlib.ExitStack() as stack:
@@ -114,7 +117,7 @@ def controlled(bench, server, share):
         return honest_load(bench, server)
 
 
-def settle(server, base):
+def settle(server: Server, base: int) -> int:
     """Descriptors beyond those before, once they are back or there was time enough."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while server.descriptors() > base and time.monotonic() < deadline:
@@ -122,9 +125,10 @@ def settle(server, base):
     return server.descriptors() - base
 
 
-def measure_kind(bench, server, kind):
-    row = {"row": "attackers", "kind": kind, "failed": 0, "retried": 0, "calls": 0, "growth": 0, "descriptors": 0}
-    pairs = []
+def measure_kind(bench: Bench, server: Server, kind: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"row": "attackers", "kind": kind, "failed": 0, "retried": 0, "calls": 0, "growth": 0,
+                           "descriptors": 0}
+    pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
     base = server.descriptors()
     for _ in range(bench.options.attack_rounds):
         one = attacked(bench, server, kind)
@@ -147,7 +151,7 @@ def measure_kind(bench, server, kind):
     return row
 
 
-def measure(bench):
+def measure(bench: Bench) -> list[dict[str, Any]]:
     rows = []
     os.chmod(bench.directory, 0o755)
     print_header()
@@ -162,14 +166,14 @@ def measure(bench):
     return rows
 
 
-def print_header():
+def print_header() -> None:
     print("| attack | done a second, closed | honest calls, failed, again | p99 attacked | control | ratio | its "
           "spread | "
           "kilnd grew by | descriptors at most, left | holds |")
     print("|---|---|---|---|---|---|---|---|---|---|")
 
 
-def print_row(row):
+def print_row(row: dict[str, Any]) -> None:
     ratio, p99, attack = row["p99"]["ratio"], row["p99"], row["attack"]
     cells = [row["kind"] + ("" if row["limits"] else ", without limits"),
              f"{attack['done']['median']:,.0f}, {attack['closed']:,}",

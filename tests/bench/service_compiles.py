@@ -16,8 +16,10 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
-from service_parts import LOOKUP, ROOT, Failed, run, spread
+from service_parts import LOOKUP, ROOT, Bench, Failed, Server, run, spread
 
 CALLERS, CONNECTIONS = 1000, 50
 LAST_RATIO, LAST_SECONDS = 1.2, 0.5
@@ -30,10 +32,10 @@ HITS_SECONDS = 1
 SPIN = "while True: pass"
 
 
-def graphs(bench):
+def graphs(bench: Bench) -> str:
     """A directory with the requests."""
     if bench.options.graphs:
-        return bench.options.graphs
+        return str(bench.options.graphs)
     place = bench.place("graphs")
     os.mkdir(place)
     python = os.path.join(ROOT, ".venv", "bin", "python")
@@ -44,19 +46,22 @@ def graphs(bench):
     return place
 
 
-def ask(bench, server, place, name, callers, connections):
-    return json.loads(run([bench.program("service_herd"), "--socket", server.socket, "--header",
-                           os.path.join(place, f"{name}.header"), "--graph", os.path.join(place, f"{name}.graph"),
-                           "--namespace", HERD_NAMESPACE, "--callers", str(callers), "--connections",
-                           str(connections)]))
+def ask(bench: Bench, server: Server, place: str, name: str, callers: int, connections: int) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(run([
+        bench.program("service_herd"), "--socket", server.socket, "--header", os.path.join(place, f"{name}.header"),
+        "--graph", os.path.join(place, f"{name}.graph"), "--namespace", HERD_NAMESPACE, "--callers", str(callers),
+        "--connections", str(connections)]))
+    return told
 
 
-def compiles(bench, server):
+def compiles(bench: Bench, server: Server) -> int:
     text = run([bench.program("kilnctl"), "--address", server.socket, "stats"])
-    return int(re.search(r"^compiles +([\d,]+)", text, re.MULTILINE)[1].replace(",", ""))
+    found = re.search(r"^compiles +([\d,]+)", text, re.MULTILINE)
+    assert found, text
+    return int(found[1].replace(",", ""))
 
 
-def write_lookup(bench, place):
+def write_lookup(bench: Bench, place: str) -> str:
     """A LookupRequest of the small graph: a namespace and a key, by hand."""
     with open(os.path.join(place, "small.key"), "rb") as file:
         key = file.read()
@@ -67,7 +72,7 @@ def write_lookup(bench, place):
     return path
 
 
-def hits(bench, server, lookup, over):
+def hits(bench: Bench, server: Server, lookup: str, over: Callable[[], bool]) -> list[float]:
     """The p99s of hits until it is over, or once."""
     found = []
     while True:
@@ -78,7 +83,7 @@ def hits(bench, server, lookup, over):
             return found
 
 
-def herd_once(bench, place):
+def herd_once(bench: Bench, place: str) -> dict[str, Any]:
     with bench.kilnd(worker="kiln-worker") as server:
         ask(bench, server, place, "small", 1, 1)
         lookup = write_lookup(bench, place)
@@ -101,7 +106,7 @@ def herd_once(bench, place):
     return result
 
 
-def measure_herd(bench):
+def measure_herd(bench: Bench) -> list[dict[str, Any]]:
     place = graphs(bench)
     rows = []
     print_herd_header()
@@ -116,20 +121,20 @@ def measure_herd(bench):
     return rows
 
 
-def print_herd_header():
+def print_herd_header() -> None:
     print("| herd | served, manifests | compiles | first, last answer | hits meanwhile, p99 | beside spinners | ratio "
           "| holds |")
     print("|---|---|---|---|---|---|---|---|")
 
 
-def print_herd(row):
+def print_herd(row: dict[str, Any]) -> None:
     p99 = row["p99"]
     print(f"| {CALLERS} over {CONNECTIONS} | {row['served']}, {row['manifests']} | {row['compiles']} | "
           f"{row['first']:.2f} s, {row['last']:.2f} s | {p99['beside']['median']:,.0f} µs | "
           f"{p99['control']['median']:,.0f} µs | {p99['ratio']:.2f} | {'yes' if row['holds'] else 'no'} |", flush=True)
 
 
-def measure_overload(bench):
+def measure_overload(bench: Bench) -> list[dict[str, Any]]:
     with bench.kilnd(worker="kiln-worker", settings="admission { silent_seconds_max: 600 }") as server:
         row = json.loads(run([bench.program("service_overload"), "--socket", server.socket, "--seconds",
                               str(bench.options.overload_seconds), "--factor", str(bench.options.overload_factor)]))
@@ -146,8 +151,9 @@ def measure_overload(bench):
     return [row]
 
 
-def print_overload(row):
-    said = lambda what: "yes" if row["holds"][what] else "no"
+def print_overload(row: dict[str, Any]) -> None:
+    def said(what: str) -> str:
+        return "yes" if row["holds"][what] else "no"
     print(f"| overload, {row['factor']:g} × {row['capacity']:.1f} compiles a second for {row['seconds']:g} s "
           "| measured | holds |")
     print("|---|---|---|")
@@ -166,9 +172,9 @@ def print_overload(row):
           flush=True)
 
 
-def measure_workers(bench):
+def measure_workers(bench: Bench) -> list[dict[str, Any]]:
     """Rows of compiles a second, each against one worker's within a round."""
-    rates = {count: [] for count in bench.options.workers}
+    rates: dict[int, list[float]] = {count: [] for count in bench.options.workers}
     for turn in range(bench.options.worker_rounds):
         for count in rates:
             with bench.kilnd(worker="kiln-worker", workers=count) as server:
@@ -185,12 +191,12 @@ def measure_workers(bench):
     return rows
 
 
-def print_workers_header():
+def print_workers_header() -> None:
     print("| workers | compiles a second | its spread | against the fewest | its spread |")
     print("|---|---|---|---|---|")
 
 
-def print_workers(row):
+def print_workers(row: dict[str, Any]) -> None:
     rate, ratio = row["rate"], row["ratio"]
     print(f"| {row['workers']} | {rate['median']:.1f} | {rate['least']:.1f} – {rate['largest']:.1f} | "
           f"{ratio['median']:.2f} | {ratio['least']:.2f} – {ratio['largest']:.2f} |", flush=True)

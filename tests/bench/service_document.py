@@ -10,6 +10,7 @@ that none that kilnd fares badly beside is left out unseen; --partial shows thos
 import argparse
 import json
 import sys
+from typing import Any
 
 import service
 import service_attackers
@@ -29,13 +30,13 @@ PLOTS = (("hits", "hits a second against connections"), ("compiles", "compiles a
          ("open", "seconds to the first hit against manifests"))
 
 
-def missing_attackers(rows):
+def missing_attackers(rows: list[dict[str, Any]]) -> list[str]:
     """Kinds that the rows have not, where they have some."""
     kinds = {row["kind"] for row in rows if row["row"] == "attackers" and row["limits"]}
     return [kind for kind in service_attackers.KINDS if kind not in kinds] if kinds else []
 
 
-def main(arguments):
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partial", action="store_true", help="a page without all kinds of attackers")
     parser.add_argument("files", nargs="+", metavar="FILE.json")

@@ -9,12 +9,18 @@ are logarithmic, a vertical line is the spread. Needs matplotlib (pip install ma
 import json
 import os
 import sys
+from typing import Any, TypeAlias
+
+Lines: TypeAlias = dict[str, list[tuple[float, float, float, float]]]  # points by a line's name
 
 
-def plots(rows):
+def plots(rows: list[dict[str, Any]]) -> tuple[tuple[str, str, str, Lines], ...]:
     """Of each plot: its file, what its axes are, and the points (x, median, least, largest) of each line."""
-    of = lambda name: [row for row in rows if row["row"] == name]
-    point = lambda x, value: (x, value["median"], value["least"], value["largest"])
+    def of(name: str) -> list[dict[str, Any]]:
+        return [row for row in rows if row["row"] == name]
+
+    def point(x: float, value: dict[str, float]) -> tuple[float, float, float, float]:
+        return x, value["median"], value["least"], value["largest"]
     return (
         ("hits", "connections, one call at a time on each", "hits a second",
          {side: [point(row["connections"], row["rate"][side]) for row in of("hit")] for side in ("kilnd", "bare")}),
@@ -25,7 +31,7 @@ def plots(rows):
     )
 
 
-def draw(path, across, up, lines):
+def draw(path: str, across: str, up: str, lines: Lines) -> None:
     from matplotlib.figure import Figure
     figure = Figure(figsize=(6.4, 4.2))
     axes = figure.subplots()
@@ -40,7 +46,7 @@ def draw(path, across, up, lines):
     figure.savefig(path, dpi=100, bbox_inches="tight")
 
 
-def main(sources, directory):
+def main(sources: list[str], directory: str) -> int:
     rows = []
     for source in sources:
         with open(source) as file:

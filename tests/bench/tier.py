@@ -25,6 +25,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 import torch._dynamo  # before the processes that use it
@@ -46,7 +49,7 @@ it is not 0 by a tier that has all, look-ups took longer than `tier.lookup_ms_ma
 that the tier has to have for its look-ups to be worth their time; the larger a program, the smaller the share."""
 
 
-def ways(round_trips):
+def ways(round_trips: list[float]) -> Iterator[Way]:
     yield Way("the daemon has it", own=True)
     yield Way("compiled here, no tier")
     for round_trip in round_trips:
@@ -56,30 +59,30 @@ def ways(round_trips):
 
 
 class Bench:
-    def __init__(self, place, options, stack):
+    def __init__(self, place: pathlib.Path, options: argparse.Namespace, stack: contextlib.ExitStack) -> None:
         self.place, self.options, self.stack = place, options, stack
         self.binaries = pathlib.Path(kiln.__file__).parent / "bin"
         self.number = 0
 
-    def start(self, *command, **more):
+    def start(self, *command: str | pathlib.Path, **more: Any) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **more)
         self.stack.callback(stop, process)
         return process
 
-    def redis(self, name):
+    def redis(self, name: str) -> pathlib.Path:
         path = self.place / f"{name}.sock"
         self.start("redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no")
         await_path(path)
         return path
 
-    def proxy(self, name, server, round_trip):
+    def proxy(self, name: str, server: pathlib.Path, round_trip: float) -> pathlib.Path:
         path = self.place / f"{name}.{round_trip:g}.sock"
         self.start(sys.executable, ROOT / "tests" / "bench" / "delaying_proxy.py", path, server, "--round-trip-ms",
                    str(round_trip), stdin=subprocess.PIPE)
         await_path(path)
         return path
 
-    def daemon(self, tier):
+    def daemon(self, tier: pathlib.Path | None) -> tuple[subprocess.Popen[bytes], pathlib.Path]:
         """(its process, its folder): new, with nothing in its store. All sign with one key."""
         self.number += 1
         folder = self.place / str(self.number)
@@ -97,16 +100,16 @@ class Bench:
             time.sleep(0.1)
         return process, folder
 
-    def ask(self, folder, command):
+    def ask(self, folder: pathlib.Path, command: str) -> Any:
         ran = subprocess.run([self.binaries / "kilnctl", "--address", f"unix:{folder}/s/kilnd.sock", "--json", command],
                              text=True, capture_output=True)
         return json.loads(ran.stdout) if ran.returncode == 0 else None
 
-    def is_ready(self, folder, tier):
+    def is_ready(self, folder: pathlib.Path, tier: pathlib.Path | None) -> bool:
         status = self.ask(folder, "status")
         return status is not None and (not tier or status["tier"]["connected"])
 
-    def job(self, folder):
+    def job(self, folder: pathlib.Path) -> dict[str, Any]:
         """What a start told: a process of its own, forked, so that torch need not be imported by each."""
         torch_cache = folder / "torch"
         shutil.rmtree(torch_cache, ignore_errors=True)
@@ -127,7 +130,7 @@ class Bench:
             process.join()
 
 
-def train(answer, blocks, environment):
+def train(answer: Connection, blocks: int, environment: dict[str, str]) -> None:
     """The job: each block is two programs, its forward and its backward."""
     os.environ.update(environment)
     torch.manual_seed(0)
@@ -143,12 +146,12 @@ def train(answer, blocks, environment):
                  "kiln": sum(stats["seconds"][part] for part in ("lookup", "compile", "fetch"))})
 
 
-def stop(process):
+def stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     process.wait()
 
 
-def await_path(path):
+def await_path(path: pathlib.Path) -> None:
     deadline = time.time() + 30
     while not path.exists():
         if time.time() > deadline:
@@ -156,7 +159,7 @@ def await_path(path):
         time.sleep(0.02)
 
 
-def measure(bench, options):
+def measure(bench: Bench, options: argparse.Namespace) -> dict[Way, list[dict[str, Any]]]:
     """{way: its jobs}"""
     filled = bench.redis("filled")
     _, warm = bench.daemon(filled)
@@ -167,7 +170,7 @@ def measure(bench, options):
             sys.exit("tier.py: what was compiled does not come into the tier")
         time.sleep(0.1)
     empty = bench.redis("empty")
-    taken = {way: [] for way in ways(options.round_trips)}
+    taken: dict[Way, list[dict[str, Any]]] = {way: [] for way in ways(options.round_trips)}
     for _ in range(options.rounds):
         for way, jobs in taken.items():
             if way.own:
@@ -185,10 +188,10 @@ def measure(bench, options):
     return taken
 
 
-def lines(taken):
+def lines(taken: dict[Way, list[dict[str, Any]]]) -> Iterator[str]:
     """The table, as Markdown."""
-    def medians(way, part):
-        return statistics.median(job[part] for job in taken[way])
+    def medians(way: Way, part: str) -> float:
+        return float(statistics.median(job[part] for job in taken[way]))
 
     here = next(way for way in taken if way.round_trip is None and not way.own)
     yield "| start | seconds | in kiln, ms | programs | compiled | pays from |"
@@ -206,7 +209,7 @@ def lines(taken):
                f"{medians(way, 'compiles'):.0f} | {pays} |")
 
 
-def heading(options):
+def heading(options: argparse.Namespace) -> str:
     facts = pathlib.Path("/proc/cpuinfo").read_text()
     model = re.search(r"^model name\s*: (.*)$", facts, re.MULTILINE)
     return (f"{datetime.date.today()}, {model[1] if model else platform.machine()}, {os.cpu_count()} threads, load "
@@ -215,7 +218,7 @@ def heading(options):
             f"{options.rounds} --blocks {options.blocks}`")
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--round-trips", type=float, nargs="+", default=[0, 1, 10, 50], metavar="MS")
