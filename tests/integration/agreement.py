@@ -6,6 +6,12 @@ from typing import Any
 import torch
 
 
+def gradient_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A leaf's, which has one."""
+    assert tensor.grad is not None
+    return tensor.grad
+
+
 def rms(tensor: torch.Tensor) -> float:
     return tensor.double().pow(2).mean().sqrt().item() if tensor.numel() else 0.0
 

@@ -1,4 +1,5 @@
-"""Finding, asking and stopping the embedded daemon of a directory. Imports nothing of the tests."""
+"""The embedded daemon of a directory: processes that use it; finding, asking and stopping it. Imports nothing of the
+tests."""
 from __future__ import annotations
 
 import os
@@ -8,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+from typing import Any
 
 
 class Place:
@@ -17,7 +19,7 @@ class Place:
         self.root = str(root)
         self.runtime_dir = os.path.join(self.root, "run")
         self.store_dir = os.path.join(self.root, "store")
-        self.processes: list[subprocess.Popen[str]] = []
+        self.processes: list[subprocess.Popen[Any]] = []
         self.environment = {"KILN_RUNTIME_DIR": self.runtime_dir, "KILN_STORE": self.store_dir,
                             "TORCHINDUCTOR_CACHE_DIR": os.path.join(self.root, "torch")}
 
@@ -97,17 +99,18 @@ def stop_daemon(runtime_dir: str, signal_number: signal.Signals = signal.SIGTERM
     return True
 
 
-def start_daemon(place: Place) -> None:
-    """Starts the embedded daemon of `place` as a client would, and waits until it serves."""
+def start_daemon(place: Place) -> int:
+    """Starts the embedded daemon of `place` as a client would, and waits until it serves; its process's id."""
     from kiln.environment import daemon_binary
 
     os.makedirs(place.runtime_dir, mode=0o700)
     subprocess.run([daemon_binary(), "--embedded", "--runtime-dir", place.runtime_dir, "--store", place.store_dir],
                    check=True, timeout=60)
     deadline = time.time() + 60
-    while daemon_pid(place.runtime_dir) is None:
+    while (pid := daemon_pid(place.runtime_dir)) is None:
         assert time.time() < deadline
         time.sleep(0.05)
+    return pid
 
 
 def kilnctl(place: Place, *words: str) -> subprocess.CompletedProcess[str]:

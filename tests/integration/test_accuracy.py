@@ -3,6 +3,8 @@ the largest value, whatever the magnitude of the values and however many they ar
 import math
 import os
 import random
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import torch.nn.functional as F
 _DRAWS = 100
 
 # By name: a function of draws in rows, and the largest magnitude that its exact result leaves in range.
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "var": lambda x: x.var(1), "std": lambda x: x.std(1), "var_mean": lambda x: torch.var_mean(x, 1)[0],
     "std correction": lambda x: torch.std(x, 1, correction=0), "mean": lambda x: x.mean(1), "sum": lambda x: x.sum(1),
     "norm": lambda x: torch.linalg.vector_norm(x, dim=1), "layer norm": lambda x: F.layer_norm(x, x.shape[1:]),
@@ -27,7 +29,7 @@ _FUNCTIONS = {
 }
 
 
-def _largest_error(value, exact):
+def _largest_error(value: torch.Tensor, exact: torch.Tensor) -> float:
     """inf where one is finite and the other is not."""
     value = value.double()
     same = (value == exact) | (value.isnan() & exact.isnan())
@@ -35,7 +37,7 @@ def _largest_error(value, exact):
     return torch.where(error.isnan(), math.inf, error).max().item()
 
 
-def _last_place(exact, dtype):
+def _last_place(exact: torch.Tensor, dtype: torch.dtype) -> float:
     largest = exact[exact.isfinite()].abs().max().item() if exact.isfinite().any() else 0.0
     info = torch.finfo(dtype)
     return max(2.0 ** math.floor(math.log2(largest)) * info.eps if largest > 0 else 0.0,
@@ -44,7 +46,7 @@ def _last_place(exact, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", _FUNCTIONS)
-def test_as_exact_as_eager(name, dtype):
+def test_as_exact_as_eager(name: str, dtype: torch.dtype) -> None:
     function = _FUNCTIONS[name]
     torch._dynamo.reset()
     compiled = torch.compile(function, backend="kiln", dynamic=False)
@@ -63,7 +65,7 @@ def test_as_exact_as_eager(name, dtype):
 
 
 # By name: a function, and shapes of its arguments by a `random.Random`: loops long and short, merged and not.
-_SUMS = {
+_SUMS: dict[str, tuple[Callable[..., torch.Tensor], Callable[[random.Random], list[tuple[int, ...]]]]] = {
     "rows": (lambda x: x.sum(1), lambda r: [(r.choice((3, 40)), r.randrange(500, 40000))]),
     "columns": (lambda x: x.sum(0), lambda r: [(r.choice((64, 400, 500, 2000)), r.randrange(20, 300))]),
     "all": (lambda x: x.sum(), lambda r: [(r.randrange(20, 300), r.randrange(5, 300))]),
@@ -80,7 +82,7 @@ _SUMS = {
     "with logits": (lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()),
                     lambda r: [(r.randrange(100, 1000), r.randrange(10, 20))] * 2),
     "with weights": (lambda x, y, w: F.binary_cross_entropy_with_logits(x, y.sigmoid(), pos_weight=w),
-                     lambda r: (lambda n: [(r.randrange(500, 2000), n)] * 2 + [(n,)])(r.randrange(9, 20))),
+                     lambda r: (lambda n: [*[(r.randrange(500, 2000), n)] * 2, (n,)])(r.randrange(9, 20))),
     "norm 1": (lambda x: torch.linalg.vector_norm(x, 1, dim=1), lambda r: [(9, r.randrange(1000, 20000))]),
     "norm 2": (lambda x: torch.linalg.vector_norm(x, 2, dim=0), lambda r: [(r.randrange(100, 2000), 40)]),
     "norm 1/2": (lambda x: torch.linalg.vector_norm(x, 0.5, dim=1), lambda r: [(3, r.randrange(1000, 20000))]),
@@ -93,7 +95,7 @@ _SUMS = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", _SUMS)
-def test_sums_of_many_are_as_exact_as_eagers(name, dtype):
+def test_sums_of_many_are_as_exact_as_eagers(name: str, dtype: torch.dtype) -> None:
     """On the mean of draws, since one sum's error is chance."""
     function, shapes = _SUMS[name]
     for seed in range(4) if os.environ.get("KILN_FULL") else (random.Random(name).randrange(3), 3):
@@ -113,15 +115,16 @@ def test_sums_of_many_are_as_exact_as_eagers(name, dtype):
             assert mine <= 2 * theirs + largest, told
 
 
-def _gradients(function, dtype, *arguments):
+def _gradients(function: Callable[..., Any], dtype: torch.dtype, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Of `function`'s result, whose share of each element is drawn, with respect to all arguments."""
-    arguments = [value.to(dtype).requires_grad_() for value in arguments]
-    result = function(*arguments)
+    leaves = [value.to(dtype).requires_grad_() for value in arguments]
+    result = function(*leaves)
     share = torch.randn(result.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    return torch.autograd.grad(result, arguments, share.bfloat16().to(result))
+    return torch.autograd.grad(result, leaves, share.bfloat16().to(result))
 
 
-def _check_gradients(function, dtype, *arguments, dynamic=False):
+def _check_gradients(function: Callable[..., Any], dtype: torch.dtype, *arguments: torch.Tensor,
+                     dynamic: bool = False) -> None:
     compiled = torch.compile(function, backend="kiln", dynamic=dynamic)
     exact, eager, got = (_gradients(of, wide, *arguments) for of, wide in (
         (function, torch.float64), (function, dtype), (compiled, dtype)))
@@ -134,7 +137,7 @@ def _check_gradients(function, dtype, *arguments, dynamic=False):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("norm, shape", [(F.batch_norm, (12, 400)), (F.batch_norm, (4, 400, 3)),
                                          (F.batch_norm, (2, 400, 5, 5)), (F.instance_norm, (3, 400, 4))])
-def test_gradients_of_batch_norms(norm, shape, dynamic):
+def test_gradients_of_batch_norms(norm: Callable[..., Any], shape: tuple[int, ...], dynamic: bool) -> None:
     torch._dynamo.reset()
     for seed in range(4):
         torch.manual_seed(seed)
@@ -151,7 +154,7 @@ DEVICES = ["cpu",
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name",
                          ["gelu", "gelu tanh", "silu", "mish", "softplus", "selu", "logsigmoid", "tanh", "sigmoid"])
-def test_gradients_of_activations(name, device):
+def test_gradients_of_activations(name: str, device: str) -> None:
     """Also far out, where 1 - tanh² has few digits left of the difference."""
     torch._dynamo.reset()
     function = _FUNCTIONS.get(name) or getattr(torch, name, None) or getattr(F, name)
@@ -161,7 +164,7 @@ def test_gradients_of_activations(name, device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name",
                          ["gelu", "gelu tanh", "silu", "mish", "softplus", "selu", "logsigmoid", "tanh", "sigmoid"])
-def test_gradients_of_activations_of_large_numbers(name, dtype):
+def test_gradients_of_activations_of_large_numbers(name: str, dtype: torch.dtype) -> None:
     """Where the slope is none, a factor of it may be as large as the number's cube."""
     torch._dynamo.reset()
     function = _FUNCTIONS.get(name) or getattr(torch, name, None) or getattr(F, name)
@@ -171,13 +174,13 @@ def test_gradients_of_activations_of_large_numbers(name, dtype):
 
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("value", [1e-3, 0.3, 1, 50])
-def test_products_with_a_number_stay_in_range(value, foreach):
+def test_products_with_a_number_stay_in_range(value: float, foreach: bool) -> None:
     """A product that float32 does not hold may be none of its number and one factor."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(4000, generator=generator) * 10.0 ** torch.linspace(-25, 22, 4000) for _ in range(2))
     c = torch.zeros(4000)
 
-    def products(a, b, c):
+    def products(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Sequence[torch.Tensor]:
         if foreach:
             return torch._foreach_addcmul([c], [a], [b], value) + torch._foreach_addcdiv([c], [a], [b], value)
         return torch.addcmul(c, a, b, value=value), torch.addcdiv(c, a, b, value=value)
@@ -189,7 +192,7 @@ def test_products_with_a_number_stay_in_range(value, foreach):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name, sizes", [("group", (6, 3)), ("group", (6, 40)), ("layer", (9,)), ("layer", (300,)),
                                          ("rms", (9,)), ("rms", (300,))])
-def test_gradients_of_norms_of_few_elements(name, sizes, device):
+def test_gradients_of_norms_of_few_elements(name: str, sizes: tuple[int, ...], device: str) -> None:
     norms = {"group": lambda x, weight: F.group_norm(x, 2, weight, eps=0.5),
              "layer": lambda x, weight: F.layer_norm(x, sizes, weight),
              "rms": lambda x, weight: F.rms_norm(x, sizes, weight)}
@@ -201,13 +204,13 @@ def test_gradients_of_norms_of_few_elements(name, sizes, device):
 
 
 @pytest.mark.parametrize("order", [3, -2.1, 6, 0.7, 2.5])
-def test_gradients_of_norms_of_one_element(order):
+def test_gradients_of_norms_of_one_element(order: float) -> None:
     torch._dynamo.reset()
     x = torch.randn(4000, 1, generator=torch.Generator().manual_seed(1))
     _check_gradients(lambda x: torch.linalg.vector_norm(x, ord=order, dim=1), torch.float32, x)
 
 
-def test_the_gradient_of_hardsigmoid_is_eagers():
+def test_the_gradient_of_hardsigmoid_is_eagers() -> None:
     """Whose sixth is a float's in float64, too."""
     x = torch.linspace(-4, 4, 101, dtype=torch.float64)
     mine, own = (_gradients(of, torch.float64, x)[0]
@@ -218,7 +221,7 @@ def test_the_gradient_of_hardsigmoid_is_eagers():
 @pytest.mark.parametrize("sizes, dim",
                          [((125,), 0), ((5, 5, 5), (0, 1, 2)), ((1000, 5), 0), ((33333, 3), 0), ((7, 500, 3), 1),
                                         ((4, 4096), 1)], ids=str)
-def test_sums_of_float64(sizes, dim):
+def test_sums_of_float64(sizes: tuple[int, ...], dim: int | tuple[int, ...]) -> None:
     """Against the exact sum, which Python knows."""
     generator = torch.Generator().manual_seed(0)
     compiled = torch.compile(lambda x: x.sum(dim), backend="kiln")

@@ -1,4 +1,6 @@
 """Memory that a graph shares with its caller: inputs that are written, outputs that are views, layouts."""
+from typing import Any
+
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -12,8 +14,8 @@ from kiln.graph import INFERENCE
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
-def test_in_place():
-    def f(x, y):
+def test_in_place() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.add_(1).mul_(y)
         y[2:].zero_()
         return x.sum()
@@ -21,18 +23,20 @@ def test_in_place():
     check_function(f, torch.randn(6), torch.randn(6))
 
 
-def test_rows_written_where_they_are_read():
+def test_rows_written_where_they_are_read() -> None:
     # The probabilities take the place of the scores; walks of neighbouring rows share a loop.
     check_function(lambda q, k: torch.softmax(q @ k, -1), torch.randn(8, 512, 64), torch.randn(8, 64, 2048))
 
 
-def test_module_buffers_change():
+def test_module_buffers_change() -> None:
     class Counter(torch.nn.Module):
-        def __init__(self):
+        steps: torch.Tensor
+
+        def __init__(self) -> None:
             super().__init__()
             self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
-        def forward(self, x):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.steps += 1
             return x * self.steps
 
@@ -43,8 +47,8 @@ def test_module_buffers_change():
     assert module.steps == 3
 
 
-def test_outputs_alias_inputs():
-    def f(x):
+def test_outputs_alias_inputs() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x.view(-1), x[0], x.t(), x
 
     x = torch.randn(3, 4)
@@ -54,7 +58,7 @@ def test_outputs_alias_inputs():
     assert flat.eq(5).all() and row.eq(5).all() and turned.eq(5).all()
 
 
-def test_a_view_of_an_input_that_leaves_in_training():
+def test_a_view_of_an_input_that_leaves_in_training() -> None:
     x = torch.zeros(4, 3, requires_grad=True)
     view, _ = torch.compile(lambda x: (x.split(1, 1)[0].unsqueeze(2), x.sum()), backend="kiln")(x)
     with torch.no_grad():
@@ -62,7 +66,7 @@ def test_a_view_of_an_input_that_leaves_in_training():
     assert view.stride() == x.split(1, 1)[0].unsqueeze(2).stride() and (view.detach() == 5).all()
 
 
-def test_views_of_inputs_and_layouts():
+def test_views_of_inputs_and_layouts() -> None:
     base = torch.randn(6, 8)
     check_function(lambda x: torch.relu(x) * 2, base.t())
     check_function(lambda x: torch.relu(x) * 2, base[1:5:2, ::3])
@@ -70,16 +74,16 @@ def test_views_of_inputs_and_layouts():
     check_function(lambda x: (x.softmax(-1), x.sum(0)), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last))
 
 
-def test_double_call_frees_inputs():
+def test_double_call_frees_inputs() -> None:
     f = torch.compile(lambda x: (x * 2).relu().sum(), backend="kiln")
     for _ in range(3):
         f(torch.randn(1000))
     assert kiln.stats()["calls"] >= 3
 
 
-def test_in_place_on_another_layout_than_compiled_for():
+def test_in_place_on_another_layout_than_compiled_for() -> None:
     """What AOTAutograd makes of it, called without Dynamo, whose guards would compile anew."""
-    def update(x):
+    def update(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x.mul_(2)
         return x + 1, x, x[1]
 
@@ -96,7 +100,7 @@ def test_in_place_on_another_layout_than_compiled_for():
     assert x.eq(4).all()
 
 
-def test_graph_that_writes_called_with_another_layout():
+def test_graph_that_writes_called_with_another_layout() -> None:
     """The graph itself, with neither Dynamo nor AOTAutograd around it."""
     graph = make_fx(lambda x: (x.copy_(x * 2), x + 1, x[1]), tracing_mode="fake")(torch.randn(5, 4))
     compiled = compile_graph(graph, (), INFERENCE, options.parse())
@@ -110,14 +114,14 @@ def test_graph_that_writes_called_with_another_layout():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_views_by_a_flag_of_expanded_tensors(seed):
+def test_views_by_a_flag_of_expanded_tensors(seed: int) -> None:
     """What is conjugate or negative by a flag is copied, an element that lies there for several once."""
     generator = torch.Generator().manual_seed(seed)
     sizes = [int(size) for size in torch.randint(1, 4, (3,), generator=generator)]
     kept = [size if torch.rand((), generator=generator) < 0.5 else 1 for size in sizes]
     x = torch.randn(kept, dtype=torch.complex64, generator=generator)
 
-    def function(x):
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
         y = x.expand(sizes).conj()
         return y, y.imag, y.clone() * 2, torch.fft.fft(y)
 

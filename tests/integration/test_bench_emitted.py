@@ -2,6 +2,7 @@
 import gzip
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ BUILD = os.environ.get("KILN_BUILD", os.path.join(os.path.dirname(os.path.dirnam
 TARGETS = "avx2,avx512,sm_80"
 
 
-def write_capture(path, operator):
+def write_capture(path: pathlib.Path, operator: str) -> None:
     meta = {"dtype": "float32", "shape": [100], "stride": [1]}
     node = {"args": [], "kwargs": {}, "meta": meta}
     nodes = [{**node, "name": "x", "op": "placeholder", "target": "x"},
@@ -27,10 +28,10 @@ def write_capture(path, operator):
 
 @pytest.mark.skipif(not os.path.exists(os.path.join(BUILD, "bin", emitted.PROGRAM)),
                     reason="emitted_kernels is not built")
-def test_a_changed_graph_is_named_and_no_other(tmp_path):
+def test_a_changed_graph_is_named_and_no_other(tmp_path: pathlib.Path) -> None:
     old = tmp_path / "old.json"
 
-    def run(*words):
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, os.path.join(BENCH, "emitted.py"), str(tmp_path), "--build", BUILD,
                                "--targets", TARGETS, "--processes", "1", *words], text=True, capture_output=True)
 
@@ -47,7 +48,7 @@ def test_a_changed_graph_is_named_and_no_other(tmp_path):
     assert "other 0: avx512: exp_0: gone" in second.stdout and "other 0: avx512: sin_0: new" in second.stdout
 
 
-def test_what_differs_is_named_by_graph_target_and_kernel():
+def test_what_differs_is_named_by_graph_target_and_kernel() -> None:
     old = {"a 0": {"avx2": {"add": "1", "mul": "2", "gone": "3"}}, "only old 0": {"avx2": {"add": "1"}}}
     new = {"a 0": {"avx2": {"add": "1", "mul": "4", "new": "3"}, "sm_80": {"add": "1"}}}
     assert emitted.differences(old, new) == [("a 0", "avx2", "gone", "gone"), ("a 0", "avx2", "mul", "changed"),

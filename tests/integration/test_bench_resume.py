@@ -2,7 +2,10 @@
 options."""
 import json
 import os
+import pathlib
 import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import pytest
 
@@ -17,21 +20,21 @@ class _Measured(Exception):
     pass
 
 
-def _nursery():
+def _nursery() -> NoReturn:
     raise _Measured
 
 
 @pytest.fixture
-def run(monkeypatch, tmp_path):
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Callable[..., int]:
     """Runs the script with a file of one row; nothing is measured, but _Measured raised where something would be."""
     monkeypatch.setattr(cpu, "Nursery", _nursery)
     path = tmp_path / "cpu.json"
 
-    def arguments(rounds):
+    def arguments(rounds: int) -> None:
         monkeypatch.setattr(sys, "argv", ["cpu.py", "--models", "bert", "--tasks", "infer", "--sections", "steps",
                                           "--processes", "1", "--rounds", str(rounds), "--json", str(path), "--resume"])
 
-    def run(row, rounds=1):
+    def run(row: dict[str, Any], rounds: int = 1) -> int:
         arguments(1)
         path.write_text(json.dumps({"of": cpu.subject(cpu.parse()), "rows": [row], "kernels": None,
                                     "scale": None}))
@@ -41,16 +44,16 @@ def run(monkeypatch, tmp_path):
     return run
 
 
-def test_a_row_of_the_file_is_shown(run, capsys):
+def test_a_row_of_the_file_is_shown(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(_ROW) == 0
     assert "| bert, infer | 3.0 / 2.0 / 1.0 | 0.50 " in capsys.readouterr().out
 
 
-def test_a_row_with_errors_is_measured_again(run):
+def test_a_row_with_errors_is_measured_again(run: Callable[..., int]) -> None:
     with pytest.raises(_Measured):
         run({**_ROW, "errors": {"steps kiln": "it ended"}})
 
 
-def test_a_file_of_other_options_is_refused(run, capsys):
+def test_a_file_of_other_options_is_refused(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(_ROW, rounds=2) == 2
     assert "of other options or of another kiln" in capsys.readouterr().err

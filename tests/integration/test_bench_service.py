@@ -1,8 +1,11 @@
 """The service's benchmark runs, and its page has a row of each table that was measured."""
 import json
 import os
+import pathlib
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,7 @@ BUILD = os.environ.get("KILN_BUILD", os.path.join(ROOT, "build"))
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
+def measured(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     if not os.access(os.path.join(BUILD, "bin", "service_load"), os.X_OK):
         pytest.skip("no build with tests")
     path = tmp_path_factory.mktemp("service") / "service.json"
@@ -24,7 +27,7 @@ def measured(tmp_path_factory):
     return path
 
 
-def test_the_page_says_what_was_measured_and_how(measured):
+def test_the_page_says_what_was_measured_and_how(measured: pathlib.Path) -> None:
     done = subprocess.run([sys.executable, os.path.join(BENCH, "service_document.py"), str(measured)],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -34,16 +37,17 @@ def test_the_page_says_what_was_measured_and_how(measured):
     assert "Attackers" not in done.stdout, "what was not measured has no table"
 
 
-def cells(line):
+def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def page(*arguments):
+def page(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, os.path.join(BENCH, "service_document.py"), *map(str, arguments)],
                           capture_output=True, text=True)
 
 
-def made_up(measured, tmp_path, change):
+def made_up(measured: pathlib.Path, tmp_path: pathlib.Path,
+            change: Callable[[list[dict[str, Any]]], None]) -> pathlib.Path:
     """Files whose rows `change` has had."""
     with open(measured) as file:
         result = json.load(file)
@@ -54,8 +58,9 @@ def made_up(measured, tmp_path, change):
 
 
 @pytest.mark.parametrize("factor, verdict", [(1.0, "yes"), (0.86, "yes"), (0.84, "no")])
-def test_each_row_says_whether_it_holds(measured, tmp_path, factor, verdict):
-    def change(rows):
+def test_each_row_says_whether_it_holds(measured: pathlib.Path, tmp_path: pathlib.Path, factor: float,
+                                        verdict: str) -> None:
+    def change(rows: list[dict[str, Any]]) -> None:
         for row in rows:
             if row["row"] == "hit":
                 row["rate"]["ratio"]["median"] = factor
@@ -71,20 +76,21 @@ def test_each_row_says_whether_it_holds(measured, tmp_path, factor, verdict):
     assert {row[-1] for row in rows if row[2] == "processor"} == {""}, "it has no limit"
 
 
-def test_limits_are_what_they_say():
+def test_limits_are_what_they_say() -> None:
     sys.path.insert(0, BENCH)
     try:
         import service_limits
     finally:
         sys.path.remove(BENCH)
-    ratio = lambda value: {"ratio": {"median": value}}
-    call = {"row": "miss", "connections": 256, "rate": ratio(0.85), "p50": ratio(1.15), "p99": ratio(1.5)}
-    waiting = {"row": "waiting", "clients": 1000, "kilnd": {"threads_idle": 9, "threads_waiting": 13},
-               "bytes_ratio": 1.3}
-    many = {"row": "manifests", "manifests": 10, "open_seconds": 2.0, "ratio": {"median": 1.2},
-            "spinner": {"p99": {"median": 10}},
-            "evicting": {"p99": {"median": 20}, "seconds": 120, "disk_peak": 1.1}}
-    objects = {"row": "objects", "connections": 1, "bytes_rate": ratio(0.85)}
+    ratio: Callable[[float], dict[str, Any]] = lambda value: {"ratio": {"median": value}}
+    call: dict[str, Any] = {"row": "miss", "connections": 256, "rate": ratio(0.85), "p50": ratio(1.15),
+                            "p99": ratio(1.5)}
+    waiting: dict[str, Any] = {"row": "waiting", "clients": 1000, "kilnd": {"threads_idle": 9, "threads_waiting": 13},
+                               "bytes_ratio": 1.3}
+    many: dict[str, Any] = {"row": "manifests", "manifests": 10, "open_seconds": 2.0, "ratio": {"median": 1.2},
+                            "spinner": {"p99": {"median": 10}},
+                            "evicting": {"p99": {"median": 20}, "seconds": 120, "disk_peak": 1.1}}
+    objects: dict[str, Any] = {"row": "objects", "connections": 1, "bytes_rate": ratio(0.85)}
     assert service_limits.broken([call, waiting, many, objects]) == []
     for row, change, what in (
             (call, {"rate": ratio(0.84)}, "rate"), (call, {"p50": ratio(1.16)}, "p50"),
@@ -103,7 +109,7 @@ def test_limits_are_what_they_say():
         "overload: shares"]
 
 
-def test_what_does_not_hold_ends_the_command_with_one():
+def test_what_does_not_hold_ends_the_command_with_one() -> None:
     """Under a limit that nothing holds."""
     if not os.access(os.path.join(BUILD, "bin", "service_load"), os.X_OK):
         pytest.skip("no build with tests")
@@ -117,7 +123,7 @@ def test_what_does_not_hold_ends_the_command_with_one():
     assert reported.returncode == 0, reported.stderr
 
 
-def test_some_attackers_make_no_page_unless_told(measured, tmp_path):
+def test_some_attackers_make_no_page_unless_told(measured: pathlib.Path, tmp_path: pathlib.Path) -> None:
     median = {"median": 1, "least": 1, "largest": 1}
     one = {"row": "attackers", "limits": True, "failed": 0, "retried": 0, "calls": 1, "growth": 0, "descriptors": 1,
            "left": 0, "holds": True, "attack": {"done": median, "closed": 0, "refused": 0, "share": median},
@@ -131,7 +137,7 @@ def test_some_attackers_make_no_page_unless_told(measured, tmp_path):
     assert page(every).returncode == 0
 
 
-def test_results_of_two_builds_make_no_page(measured, tmp_path):
+def test_results_of_two_builds_make_no_page(measured: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with open(measured) as file:
         other = json.load(file)
     other["facts"]["kiln"] += " of another build"
@@ -142,7 +148,7 @@ def test_results_of_two_builds_make_no_page(measured, tmp_path):
     assert "several builds" in done.stderr
 
 
-def test_the_plots_are_drawn(measured, tmp_path):
+def test_the_plots_are_drawn(measured: pathlib.Path, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("matplotlib")
     done = subprocess.run([sys.executable, os.path.join(BENCH, "service_plot.py"), str(measured), str(tmp_path)],
                           capture_output=True, text=True)

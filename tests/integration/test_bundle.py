@@ -1,10 +1,13 @@
 """deploy/bundle.sh's tarball, unpacked somewhere else, runs by itself."""
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
 
 import pytest
+
+from daemons import Place
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _BUILD = os.environ.get("KILN_BUILD", os.path.join(_ROOT, "build"))
@@ -34,7 +37,7 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory):
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("bundle")
     archive = folder / "kiln.tar.gz"
     subprocess.run([os.path.join(_ROOT, "deploy", "bundle.sh"), str(archive)], check=True, timeout=300,
@@ -45,7 +48,7 @@ def unpacked(tmp_path_factory):
     return folder / "kiln"
 
 
-def test_programs_use_the_bundle_alone(unpacked):
+def test_programs_use_the_bundle_alone(unpacked: pathlib.Path) -> None:
     for program in ("kilnd", "kilnctl"):
         output = subprocess.run([unpacked / "bin" / program, "--version"], check=True, stdout=subprocess.PIPE,
                                 text=True)
@@ -59,7 +62,8 @@ def test_programs_use_the_bundle_alone(unpacked):
 
 
 @pytest.mark.parametrize("imports", ["torch, kiln", "torch"])
-def test_compile_from_the_bundle(unpacked, place, monkeypatch, imports):
+def test_compile_from_the_bundle(unpacked: pathlib.Path, place: Place, monkeypatch: pytest.MonkeyPatch,
+                                 imports: str) -> None:
     for name in ("KILN_DAEMON", "KILN_BUILD"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", str(unpacked))
@@ -69,7 +73,7 @@ def test_compile_from_the_bundle(unpacked, place, monkeypatch, imports):
 
 
 @pytest.mark.parametrize("metadata", [True, False])
-def test_name_is_found_by_the_metadata_alone(unpacked, tmp_path, metadata):
+def test_name_is_found_by_the_metadata_alone(unpacked: pathlib.Path, tmp_path: pathlib.Path, metadata: bool) -> None:
     """By a Python that has no kiln of its own."""
     for part in unpacked.iterdir():
         if metadata or not part.name.endswith(".dist-info"):

@@ -4,9 +4,11 @@ import os
 import re
 import subprocess
 import time
+from typing import Any, TypeAlias
 
 import pytest
 
+from daemons import Place
 from kiln.environment import daemon_binary
 
 TRAIN = """
@@ -27,14 +29,17 @@ print(json.dumps({"losses": losses, **kiln.stats()}))
 """
 
 
-def program(name):
+Exported: TypeAlias = tuple[dict[str, Any], str, str]
+
+
+def program(name: str) -> str:
     return os.path.join(os.path.dirname(daemon_binary()), name)
 
 
 class Farm:
     """A kilnd of its own, by a socket and a configuration."""
 
-    def __init__(self, place, name, config=""):
+    def __init__(self, place: Place, name: str, config: str = "") -> None:
         self.place = place
         self.folder = os.path.join(place.root, name)
         os.mkdir(self.folder, mode=0o700)
@@ -49,24 +54,25 @@ class Farm:
             assert time.time() < deadline
             time.sleep(0.05)
 
-    def ask(self, *words):
+    def ask(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([program("kilnctl"), "--address", self.address, *words], text=True, capture_output=True,
                               timeout=60)
 
-    def told(self, *words):
+    def told(self, *words: str) -> str:
         answer = self.ask(*words)
         assert answer.returncode == 0, answer.stdout + answer.stderr
         return answer.stdout
 
-    def train(self):
+    def train(self) -> dict[str, Any]:
         """What a process prints that has seen none of torch's caches."""
         output, _ = self.place.run(TRAIN, KILN_ADDRESS=self.address, KILN_JOB="nightly", KILN_FALLBACK="error",
                                    TORCHINDUCTOR_CACHE_DIR=os.path.join(self.folder, "torch"))
-        return json.loads(output.strip().splitlines()[-1])
+        told: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+        return told
 
 
 @pytest.fixture
-def exported(place):
+def exported(place: Place) -> Exported:
     """(What the job said where it compiled, its bundle, `signing` of a daemon that takes it.)"""
     farm = Farm(place, "ci")
     said = farm.train()
@@ -79,7 +85,7 @@ def exported(place):
     return said, bundle, f'signing {{ trusted {{ public_key: "{key}" namespaces: "{name_space}" }} }}'
 
 
-def test_a_job_compiles_nothing_where_its_bundle_is(place, exported):
+def test_a_job_compiles_nothing_where_its_bundle_is(place: Place, exported: Exported) -> None:
     said, bundle, signing = exported
     farm = Farm(place, "production", signing)
     warmed = json.loads(farm.told("warm", "--json", bundle))
@@ -91,7 +97,7 @@ def test_a_job_compiles_nothing_where_its_bundle_is(place, exported):
 
 
 @pytest.mark.parametrize("into", ["train", "blessed"])
-def test_a_bundle_of_the_build_service_serves_a_tenant(place, exported, into):
+def test_a_bundle_of_the_build_service_serves_a_tenant(place: Place, exported: Exported, into: str) -> None:
     """Its own namespace, or one that it reads."""
     said, bundle, signing = exported
     farm = Farm(place, "production",

@@ -1,7 +1,10 @@
 """No class and no function that ships is too large (tests/class_sizes.py); the check sees one that is, however it is
 written."""
 import os
+import pathlib
 import sys
+import types
+from collections.abc import Mapping
 
 import pytest
 
@@ -11,24 +14,25 @@ sys.path.insert(0, TESTS)
 import class_sizes  # noqa: E402 - the path comes first
 
 
-def test_nothing_is_too_large():
+def test_nothing_is_too_large() -> None:
     assert class_sizes.faults(ROOT, class_sizes.LARGER) == []
 
 
-def faults_of(root, text, larger=(), folder="compiler/codegen"):
+def faults_of(root: pathlib.Path, text: str, larger: Mapping[str, tuple[int, ...]] = types.MappingProxyType({}),
+              folder: str = "compiler/codegen") -> list[str]:
     """What is wrong in a tree with this file alone."""
     (root / folder).mkdir(parents=True, exist_ok=True)
     (root / folder / "large.cc").write_text(text)
     return class_sizes.faults(root, dict(larger))
 
 
-def class_of(methods, fields, head="class Large : public Base"):
+def class_of(methods: int, fields: int, head: str = "class Large : public Base") -> str:
     lines = [f"  int F{k}(int a) const {{ return a; }}" for k in range(methods)]
     lines += [f"  std::vector<int> f{k}_;  // not(a, method)" for k in range(fields)]
     return head + " {\n public:\n" + "\n".join(lines) + "\n};\n"
 
 
-def body_of(lines):
+def body_of(lines: int) -> str:
     return "{\n" + "  Step(a);\n" * (lines - 2) + "}"
 
 
@@ -41,7 +45,7 @@ def body_of(lines):
     ("void Large::Emit(int a) {", "a bracket without the other in line 1"),
 ])
 @pytest.mark.parametrize("folder", ["cache", "client/runtime", "compiler/codegen/deeper", "server/flight"])
-def test_one_at_the_limit_and_one_beyond(tmp_path, folder, text, said):
+def test_one_at_the_limit_and_one_beyond(tmp_path: pathlib.Path, folder: str, text: str, said: str | None) -> None:
     found = faults_of(tmp_path, text, folder=folder)
     assert [row.split(", of ")[0] for row in found] == ([f"{folder}/large.cc: {said}"] if said else [])
 
@@ -70,7 +74,7 @@ def test_one_at_the_limit_and_one_beyond(tmp_path, folder, text, said):
     ("#define KILN_EMIT(a) \\\n  {                  \\\n    a\nvoid Emit(int a) BODY", "Emit"),
     ("const char kOpen = '{', *kText = \"}}\", *kRaw = R\"x({)\"{)x\"; /* {\n */\nvoid Emit(int a) BODY", "Emit"),
 ])
-def test_a_function_is_counted_wherever_it_stands(text, name):
+def test_a_function_is_counted_wherever_it_stands(text: str, name: str) -> None:
     for lines in (class_sizes.LINES_MAX, class_sizes.LINES_MAX + 1):
         code = class_sizes.code_of(text.replace("BODY", body_of(lines)))
         assert (name, lines) in list(class_sizes.functions(code))
@@ -80,7 +84,7 @@ def test_a_function_is_counted_wherever_it_stands(text, name):
     "const int kTable[] = BODY;", "int kTable[3]BODY;", "enum Kind BODY;", "namespace a BODY",
     "class A {\n  int a_ BODY;\n};",
 ])
-def test_what_is_no_function(text):
+def test_what_is_no_function(text: str) -> None:
     assert not list(class_sizes.functions(class_sizes.code_of(text.replace("BODY", "{\n" + "\n" * 70 + "}"))))
 
 
@@ -91,7 +95,7 @@ def test_what_is_no_function(text):
     "template <typename T, class U = B<T>>\n  requires Small<T>\nclass A", "class B {\n  int b;\n  struct A",
     "void F(Options options = {}) {\n  Step(1);\n  struct A",
 ])
-def test_a_class_is_counted_however_it_begins(head):
+def test_a_class_is_counted_however_it_begins(head: str) -> None:
     found = {name.split("::")[-1]: rest for name, *rest in class_sizes.classes(class_sizes.code_of(
         class_of(5, 3, head) + "};" * head.count("{\n")))}
     assert found["A"] == [5, 3]
@@ -116,7 +120,7 @@ def test_a_class_is_counted_however_it_begins(head):
      "  explicit operator bool() const;\n", 3, 0),
     ("  std::function<int(int)> f_ = [](int a) { return a; };\n  int a_;\n", 0, 2),
 ])
-def test_what_counts(text, methods, fields):
+def test_what_counts(text: str, methods: int, fields: int) -> None:
     sizes = {name: rest for name, *rest in class_sizes.classes(class_sizes.code_of("class A {\n" + text + "};\n"))}
     assert sizes["A"] == [methods, fields]
 
@@ -125,7 +129,8 @@ def test_what_counts(text, methods, fields):
     (class_of(50, 3), "Large", (50, 3), (51, 3), "50 methods, 3 fields; tests/class_sizes.py says (51, 3)"),
     ("void Emit(int a) " + body_of(70), "Emit", (70,), (69,), "70 lines; tests/class_sizes.py says (69,)"),
 ])
-def test_an_exception_shrinks_and_goes(tmp_path, text, name, size, other, said):
+def test_an_exception_shrinks_and_goes(tmp_path: pathlib.Path, text: str, name: str, size: tuple[int, ...],
+                                       other: tuple[int, ...], said: str) -> None:
     row = f"compiler/codegen/large.cc: {name}"
     assert faults_of(tmp_path, text, {row: size}) == []
     assert faults_of(tmp_path, text, {row: other}) == [f"{row}: {said}"]

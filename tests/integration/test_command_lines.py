@@ -9,20 +9,21 @@ import time
 
 import pytest
 
+from daemons import Place
 from kiln.environment import daemon_binary
 
 
-def program(name):
+def program(name: str) -> str:
     return os.path.join(os.path.dirname(daemon_binary()), name)
 
 
-def call(place, *words):
+def call(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([program(words[0]), *words[1:]], env={**os.environ, **place.environment}, text=True,
                           capture_output=True, timeout=30, cwd=place.root)
 
 
 @pytest.mark.parametrize("listen", ["tcp", "socket"])
-def test_a_daemon_of_ones_own(place, listen):
+def test_a_daemon_of_ones_own(place: Place, listen: str) -> None:
     """A configuration file, a flag that overrides it, KILN_ADDRESS; SIGTERM ends it with 0."""
     config = os.path.join(place.root, "kilnd.textproto")
     where = "127.0.0.1:0" if listen == "tcp" else f"{place.root}/own/kilnd.sock"
@@ -95,7 +96,7 @@ def test_a_daemon_of_ones_own(place, listen):
     ("kilnctl status", 3, "no kilnd answers at unix:{root}/run.*starts with the first compile"),
     ("kilnctl --address {root}/none.sock ls", 3, "no kilnd answers at unix:{root}/none.sock"),
 ])
-def test_a_mistake_is_named_with_the_way_out(place, words, code, text):
+def test_a_mistake_is_named_with_the_way_out(place: Place, words: str, code: int, text: str) -> None:
     with open(os.path.join(place.root, "wrong.textproto"), "w") as file:
         file.write('listen {\n  unix_sokcet: "/tmp/x"\n}\n')
     with open(os.path.join(place.root, "open.textproto"), "w") as file:
@@ -109,7 +110,7 @@ def test_a_mistake_is_named_with_the_way_out(place, words, code, text):
     assert "INTERNAL" not in result.stderr and result.stderr.count("\n") <= 2
 
 
-def test_a_socket_in_use(place):
+def test_a_socket_in_use(place: Place) -> None:
     """The second daemon says who holds it; the first goes on."""
     words = [program("kilnd"), "--socket", f"{place.root}/own/kilnd.sock", "--store", f"{place.root}/s"]
     with open(os.path.join(place.root, "log"), "w") as log:
@@ -130,7 +131,7 @@ def test_a_socket_in_use(place):
         assert daemon.wait(60) == 0
 
 
-def completed(words):
+def completed(words: list[str]) -> list[str]:
     """What bash completes the last word to, by the script that kilnctl prints."""
     kilnctl = program("kilnctl")
     text = f"""
@@ -158,24 +159,24 @@ def completed(words):
     (["completion", ""], ["--address", "--help", "--json", "--timeout", "--tls-ca", "--tls-cert", "--tls-key",
                           "--version", "bash", "zsh"]),
 ])
-def test_bash_completes_commands_and_options(words, found):
+def test_bash_completes_commands_and_options(words: list[str], found: list[str]) -> None:
     assert completed(words) == found
 
 
-def test_completion_knows_every_command():
+def test_completion_knows_every_command() -> None:
     text = subprocess.run([program("kilnctl"), "--help"], text=True, capture_output=True, check=True).stdout
     commands = re.findall(r"^  ([a-z]+)  ", text, re.MULTILINE)
     assert len(commands) > 15 and set(commands) <= set(completed([""]))
 
 
-def test_help_has_an_example_of_every_command():
+def test_help_has_an_example_of_every_command() -> None:
     text = subprocess.run([program("kilnctl"), "--help"], text=True, capture_output=True, check=True).stdout
     for command in re.findall(r"^  ([a-z]+)  ", text, re.MULTILINE):
         about = subprocess.run([program("kilnctl"), command, "--help"], text=True, capture_output=True, check=True)
         assert f"kilnctl {command}" in about.stdout.split("Example: ")[1], about.stdout
 
 
-def test_zsh_takes_the_script():
+def test_zsh_takes_the_script() -> None:
     if shutil.which("zsh") is None:
         pytest.skip("no zsh here")
     result = subprocess.run(["zsh", "-f", "-c", "autoload -U compinit && compinit -D && "

@@ -2,10 +2,11 @@
 import json
 import os
 import textwrap
+from typing import Any
 
 import pytest
 
-from daemons import stop_daemon
+from daemons import Place, stop_daemon
 
 CALL = textwrap.dedent("""
     import json, time, warnings
@@ -20,16 +21,16 @@ CALL = textwrap.dedent("""
 """)
 
 
-def call(place, **environment):
+def call(place: Place, **environment: str) -> tuple[dict[str, Any], list[str]]:
     """(what the process says of itself, what it says to its user); its daemon is stopped."""
-    output, errors = place.run(CALL, **environment)
+    output, errors = place.run(CALL, timeout=240, **environment)
     result = json.loads(output.strip().splitlines()[-1])
     stop_daemon(os.path.dirname(result["address"].removeprefix("unix:")))
     return result, [line for line in errors.splitlines() if line.startswith("kiln:")]
 
 
 @pytest.mark.parametrize("variable", ["KILN_RUNTIME_DIR", "XDG_RUNTIME_DIR"])
-def test_name_that_is_too_long_for_a_socket(place, variable):
+def test_name_that_is_too_long_for_a_socket(place: Place, variable: str) -> None:
     long = os.path.join(place.root, "x" * 120)
     os.mkdir(long, mode=0o700)
     result, said = call(place, **{"KILN_RUNTIME_DIR": "", variable: long})
@@ -38,7 +39,7 @@ def test_name_that_is_too_long_for_a_socket(place, variable):
     assert len(said) == 1 and "too long for a socket" in said[0]
 
 
-def test_directory_that_others_can_write_is_refused(place):
+def test_directory_that_others_can_write_is_refused(place: Place) -> None:
     """However long its name is, the reason is told."""
     shared = os.path.join(place.root, "y" * 60)
     os.mkdir(shared)
@@ -48,7 +49,7 @@ def test_directory_that_others_can_write_is_refused(place):
     assert count == 2 and "can be written by others" in reason
 
 
-def test_long_reasons_keep_their_end():
+def test_long_reasons_keep_their_end() -> None:
     from kiln.fallback import reason_of
 
     reason = reason_of("FAILED_PRECONDITION", "/" + "z" * 300 + " belongs to another user")
@@ -56,7 +57,7 @@ def test_long_reasons_keep_their_end():
 
 
 @pytest.mark.parametrize("soft, hard, serves", [(48, 63, False), (48, 64, True)])
-def test_few_open_files(place, soft, hard, serves):
+def test_few_open_files(place: Place, soft: int, hard: int, serves: bool) -> None:
     """At kDaemonOpenFilesMin (compiler/support/limits.h), to which the soft limit is raised, and one below it."""
     limits = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))"
     output, _ = place.run(CALL.replace("start = time.time()", f"{limits}; start = time.time()"))

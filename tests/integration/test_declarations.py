@@ -7,6 +7,8 @@ import os
 import random
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeAlias
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from torch._subclasses import FakeTensorMode, fake_impls
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 import kiln  # puts declarations right
+from daemons import Place
 from kiln import declarations
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "campaign"))
@@ -28,12 +31,15 @@ PUT_RIGHT = {"nn.functional.max_unpool2d": "float32", "nn.functional.embedding_b
 NOT_SEEN = ("aten.mkldnn_rnn_layer.default",)
 
 
+Database: TypeAlias = dict[str, subjects.Subject]
+
+
 class _Checked(torch.fx.Interpreter):
-    def __init__(self, module, found):
+    def __init__(self, module: torch.fx.GraphModule, found: list[str]) -> None:
         super().__init__(module)
         self.found = found
 
-    def run_node(self, node):
+    def run_node(self, node: torch.fx.Node) -> Any:
         result = super().run_node(node)
         declared = node.meta.get("val")
         if node.op == "call_function" and str(node.target) not in NOT_SEEN:
@@ -43,22 +49,23 @@ class _Checked(torch.fx.Interpreter):
         return result
 
 
-def _facts(value):
+def _facts(value: torch.Tensor) -> tuple[Any, ...]:
     if value.layout != torch.strided:
         return value.dtype, tuple(value.shape)
     strides = [stride for size, stride in zip(value.shape, value.stride()) if size > 1] if value.numel() else []
     return value.dtype, tuple(value.shape), strides
 
 
-def _wrong(function, *args, **kwargs):
+def _wrong(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
     """What of a call and its gradients is not as declared."""
-    found = []
+    found: list[str] = []
 
-    def compiler(module, inputs):
-        def run(values):
+    def compiler(module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        def run(values: list[Any]) -> Any:
             return _Checked(module, found).run(*values)
 
-        run._boxed_call = True
+        boxed: Any = run
+        boxed._boxed_call = True
         return run
 
     torch._dynamo.reset()
@@ -71,7 +78,7 @@ def _wrong(function, *args, **kwargs):
     return found
 
 
-def _wrong_of(database, name, dtype, count, seed):
+def _wrong_of(database: Database, name: str, dtype: str, count: int, seed: int) -> list[str]:
     found = []
     for _, case in database[name].cases(dtype, count, seed):
         case = case.copied()
@@ -83,16 +90,16 @@ def _wrong_of(database, name, dtype, count, seed):
 
 
 @pytest.fixture(scope="module")
-def database():
+def database() -> Database:
     return subjects.subjects()
 
 
 @pytest.mark.parametrize("name", PUT_RIGHT)
-def test_put_right(database, name):
+def test_put_right(database: Database, name: str) -> None:
     assert _wrong_of(database, name, PUT_RIGHT[name], 20, 1) == []
 
 
-def test_operators_are_as_declared(database, request):
+def test_operators_are_as_declared(database: Database, request: pytest.FixtureRequest) -> None:
     draw = random.Random(7)
     units = [(name, dtype) for name,
              subject in database.items() for dtype in subject.dtypes() if dtype != subjects.ERRORS]
@@ -103,7 +110,7 @@ def test_operators_are_as_declared(database, request):
     assert found == []
 
 
-def _pairs(dtype, seed):
+def _pairs(dtype: torch.dtype, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """(expanded, permuted) tensors of one shape."""
     generator = torch.Generator().manual_seed(seed)
     for rank in (2, 3, 4):
@@ -118,7 +125,7 @@ def _pairs(dtype, seed):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("function", [torch.mul, torch.add, torch.maximum, torch.lt, torch.atan2,
                                       lambda x, y: x * y.float(), lambda x, y: x.float() / y])
-def test_expanded_operands(function, dtype):
+def test_expanded_operands(function: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
     for seed in range(2):
         for x, y in _pairs(dtype, seed):
             assert _wrong(function, x, y) == [] and _wrong(function, y, x) == []
@@ -128,8 +135,8 @@ def test_expanded_operands(function, dtype):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("keepdim", [False, True])
-def test_a_sum_over_no_dimension_is_over_all(keepdim, dynamic):
-    def total(x):
+def test_a_sum_over_no_dimension_is_over_all(keepdim: bool, dynamic: bool) -> None:
+    def total(x: torch.Tensor) -> torch.Tensor:
         return x.nansum(dim=(), keepdim=keepdim)
 
     x = torch.randn(3, 4, requires_grad=True)
@@ -139,9 +146,9 @@ def test_a_sum_over_no_dimension_is_over_all(keepdim, dynamic):
     torch.testing.assert_close(*(torch.autograd.grad(value.sum(), x)[0] for value in (mine, expected)))
 
 
-def test_parts_put_into_an_expanded_tensor():
+def test_parts_put_into_an_expanded_tensor() -> None:
     """Also the gradients of a part of a sum are that: each element's is one number."""
-    def scattered(x, part):
+    def scattered(x: torch.Tensor, part: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (x.expand(4, -1).slice_scatter(part, 0, 1, 3), x.expand(4, -1).select_scatter(part[0], 0, 1),
                 x.expand(8, -1).diagonal_scatter(part[0]), x.slice_scatter(part[:1, 2:4], 1, 2, 4).sum(),
                 torch.diagonal_scatter(x.view(2, 4), part[0, :2]).sum())
@@ -160,7 +167,7 @@ def test_parts_put_into_an_expanded_tensor():
 
 @pytest.mark.usefixtures("no_fallback")
 @pytest.mark.parametrize("seed", range(8))
-def test_results_of_a_size_that_only_the_run_knows(seed):
+def test_results_of_a_size_that_only_the_run_knows(seed: int) -> None:
     draw = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
     sizes = [draw.randint(1, 4) for _ in range(draw.randint(1, 3))]
@@ -180,7 +187,7 @@ def test_results_of_a_size_that_only_the_run_knows(seed):
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("loss", [torch.nn.functional.huber_loss, torch.nn.functional.soft_margin_loss,
                                   torch.nn.functional.smooth_l1_loss, torch.nn.functional.mse_loss])
-def test_losses_of_two_dtypes(loss, reduction):
+def test_losses_of_two_dtypes(loss: Callable[..., torch.Tensor], reduction: str) -> None:
     draw = random.Random(reduction)
     for dtypes in ((torch.float32, torch.float64), (torch.float64, torch.float32)):
         sizes = draw.randrange(1, 9), draw.randrange(1, 9)
@@ -194,7 +201,7 @@ def test_losses_of_two_dtypes(loss, reduction):
 @pytest.mark.parametrize("loss, sizes, labels", [
     *(("multi_margin_loss", *each) for each in (((5,), ()), ((5,), (1,)), ((), ()), ((1, 5), ()), ((3, 5), (3,)))),
     *(("multilabel_margin_loss", sizes, sizes) for sizes in ((), (5,), (1, 5), (3, 5)))])
-def test_margin_losses_of_no_batch(loss, sizes, labels, reduction):
+def test_margin_losses_of_no_batch(loss: str, sizes: tuple[int, ...], labels: tuple[int, ...], reduction: str) -> None:
     function = functools.partial(getattr(torch.nn.functional, loss), reduction=reduction)
     x, target = torch.randn(sizes, requires_grad=True), torch.zeros(labels, dtype=torch.int64)
     assert _wrong(function, x, target) == []
@@ -206,16 +213,17 @@ def test_margin_losses_of_no_batch(loss, sizes, labels, reduction):
 
 
 @pytest.mark.parametrize("sizes", [(), (4,), (1, 4), (3, 1), (3, 4)])
-def test_an_outer_product_added_to_another_dtype(sizes):
+def test_an_outer_product_added_to_another_dtype(sizes: tuple[int, ...]) -> None:
     column, row = torch.randn(3), torch.randn(4)
+    addr: Callable[..., torch.Tensor] = torch.addr
     for dtype in (torch.float64, torch.float16, torch.int64):
         source = (torch.randn(sizes) * 9).to(dtype)
-        assert _wrong(torch.addr, source, column, row) == []
-        torch.testing.assert_close(torch.compile(torch.addr, backend="kiln")(source, column, row),
-                                   torch.addr(source, column, row), rtol=1e-5, atol=1e-5)
+        assert _wrong(addr, source, column, row) == []
+        torch.testing.assert_close(torch.compile(addr, backend="kiln")(source, column, row),
+                                   addr(source, column, row), rtol=1e-5, atol=1e-5)
 
 
-def _image(seed):
+def _image(seed: int) -> torch.Tensor:
     """In one of the layouts that images have, or in any order of its dimensions."""
     generator = torch.Generator().manual_seed(seed)
     sizes = [2 * size for size in torch.randint(1, 4, (4,), generator=generator).tolist()]
@@ -232,7 +240,7 @@ def _image(seed):
     lambda x: torch.roll(x, 1, 0), lambda x: torch.roll(x, (1, -1), (1, 3)), lambda x: torch.roll(x, x.shape[2], 2),
     lambda x: torch.roll(x, 3), lambda x: torch.nn.functional.channel_shuffle(x, 2),
     lambda x: torch.as_strided(torch.roll(x, 1, 1), (x.numel() // 2, 2), (2, 1))])
-def test_images_in_any_layout(function):
+def test_images_in_any_layout(function: Callable[..., torch.Tensor]) -> None:
     for seed in range(6):
         x = _image(seed)
         assert _wrong(function, x) == []
@@ -247,7 +255,7 @@ def test_images_in_any_layout(function):
     torch.logical_or, torch.logical_xor, torch.special.xlog1py, torch.xlogy,
     lambda x, y: torch.div(x, y, rounding_mode="floor"),
     lambda x, y: torch.div(x, y, rounding_mode="trunc")])
-def test_operands_in_any_order(function):
+def test_operands_in_any_order(function: Callable[..., torch.Tensor]) -> None:
     for seed in range(4):
         x = _image(seed)
         for y in (_image(seed).contiguous() + 2, x[:1] + 2, x[:, :1].contiguous() + 2, x.new_tensor(2.0)):
@@ -261,7 +269,7 @@ def test_operands_in_any_order(function):
 @pytest.mark.usefixtures("no_fallback")
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("number", [7, -2.5, True])
-def test_numbers_before_tensors(number, dynamic):
+def test_numbers_before_tensors(number: float, dynamic: bool) -> None:
     for x in (torch.tensor([[2, -3, 5]]), torch.tensor([0.5, -4.0]), torch.tensor([3.0, 2.0], dtype=torch.bfloat16)):
         for function in (lambda x: number // x, lambda x: torch.floor_divide(number, x), lambda x: number % x,
                          lambda x: torch.xlogy(number, x), lambda x: torch.special.xlog1py(number, x)):
@@ -270,8 +278,8 @@ def test_numbers_before_tensors(number, dynamic):
             torch.testing.assert_close(compiled(x), function(x), equal_nan=True)
 
 
-def test_without_a_correction_that_fails_torch_s_own_is_taken(monkeypatch):
-    def fails(given, *args, **options):
+def test_without_a_correction_that_fails_torch_s_own_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(given: Any, *args: Any, **options: Any) -> NoReturn:
         raise ZeroDivisionError("planted")
 
     for op in (torch.ops.aten.roll.default, torch.ops.aten.copysign.Tensor):
@@ -286,13 +294,13 @@ def test_without_a_correction_that_fails_torch_s_own_is_taken(monkeypatch):
         torch.roll(torch.empty(3, 4), 1, 7)
 
 
-def test_what_torch_does_not_declare_is_left_to_it(monkeypatch):
+def test_what_torch_does_not_declare_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.library._scoped_library("kiln_undeclared", "DEF") as library:
         library.define("twice(Tensor x) -> Tensor")
         library.impl("twice", lambda x: x + x, "CPU")
         op = torch.ops.kiln_undeclared.twice.default
 
-        def raised():
+        def raised() -> type[BaseException]:
             with FakeTensorMode(), pytest.raises(Exception) as failure:
                 op(torch.empty(3))
             return type(failure.value)
@@ -303,13 +311,13 @@ def test_what_torch_does_not_declare_is_left_to_it(monkeypatch):
         monkeypatch.delitem(fake_impls.op_implementations_dict, op)
 
 
-def test_how_many_differ_is_not_known_where_torch_does_not_declare_it():
+def test_how_many_differ_is_not_known_where_torch_does_not_declare_it() -> None:
     with pytest.raises(DynamicOutputShapeException):
         declarations._unique(declarations._nothing, torch.zeros(3))
 
 
 @pytest.mark.parametrize("deviation", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_normal_numbers_of_two_dtypes(deviation):
+def test_normal_numbers_of_two_dtypes(deviation: torch.dtype) -> None:
     for mean in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         operands = torch.zeros(3).to(mean), torch.ones(3).to(deviation)
         assert _wrong(torch.normal, *operands) == []
@@ -317,7 +325,7 @@ def test_normal_numbers_of_two_dtypes(deviation):
         assert torch.compile(torch.normal, backend="kiln")(*operands).dtype == mean
 
 
-def test_powers_of_two_times_another_dtype():
+def test_powers_of_two_times_another_dtype() -> None:
     draw = random.Random(5)
     dtypes = torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8
     for _ in range(12):
@@ -329,7 +337,7 @@ def test_powers_of_two_times_another_dtype():
                                    torch.ldexp(x, exponent), rtol=1e-6, atol=1e-6)
 
 
-def test_outer_products_added_to_any_layout():
+def test_outer_products_added_to_any_layout() -> None:
     draw = random.Random(6)
     dtypes = torch.float64, torch.float32, torch.bfloat16
     for _ in range(8):
@@ -339,14 +347,15 @@ def test_outer_products_added_to_any_layout():
         vectors = [torch.randn(size).to(draw.choice(dtypes)) for size in (rows, columns)]
         function = functools.partial(torch.addr, beta=draw.choice([0, 1, 0.5]))
         assert _wrong(function, source, *vectors) == []
-        close = {"rtol": 2e-2, "atol": 2e-2} if torch.bfloat16 in (source.dtype, *(v.dtype for v in vectors)) else {}
+        narrow = torch.bfloat16 in (source.dtype, *(v.dtype for v in vectors))
+        close: dict[str, Any] = {"rtol": 2e-2, "atol": 2e-2} if narrow else {}
         torch.testing.assert_close(torch.compile(function, backend="kiln")(source, *vectors),
                                    function(source, *vectors), check_stride=True, **close)
 
 
 _F = torch.nn.functional
 _aten = torch.ops.aten
-_OF_LAYOUTS = {
+_OF_LAYOUTS: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
     "row-major losses": lambda x, y, z: (_F.mse_loss(x, y) + _F.smooth_l1_loss(x, y) + _F.huber_loss(x, z),),
     "huber loss": lambda x, y, z: (_F.huber_loss(x, y, reduction="none"),),
     "cross entropy":
@@ -366,7 +375,7 @@ _OF_LAYOUTS = {
 }
 
 
-def _laid(draw, sizes):
+def _laid(draw: random.Random, sizes: tuple[int, ...]) -> torch.Tensor:
     """Numbers in (0, 1), in any order of dimensions, expanded along one, or every other of a row."""
     kind, order = draw.choice(["order", "order", "expanded", "part"]), draw.sample(range(len(sizes)), len(sizes))
     numbers = torch.rand(sizes) * 0.9 + 0.05
@@ -378,7 +387,7 @@ def _laid(draw, sizes):
 
 
 @pytest.mark.parametrize("name", _OF_LAYOUTS)
-def test_operands_that_lie_otherwise(name):
+def test_operands_that_lie_otherwise(name: str) -> None:
     function, draw = _OF_LAYOUTS[name], random.Random(name)
     torch.manual_seed(1)
     for _ in range(8):
@@ -391,32 +400,32 @@ def test_operands_that_lie_otherwise(name):
             assert _wrong(function, inputs[0].detach().requires_grad_(), *inputs[1:]) == []
 
 
-def test_windows_of_nothing_have_a_gradient():
-    def f(x):
+def test_windows_of_nothing_have_a_gradient() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
         return (x * 2).unfold(0, 0, 1) * 2
 
     for sizes in ((), (1,), (4,)):
         x = torch.rand(sizes, requires_grad=True)
         torch._dynamo.reset()
         torch.compile(f, backend="kiln")(x).sum().backward()
-        assert torch.equal(x.grad, torch.zeros(sizes))
+        assert x.grad is not None and torch.equal(x.grad, torch.zeros(sizes))
 
 
-def _layer_norm(x, scales):
+def _layer_norm(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.layer_norm(x, x.shape[-1:], scales[0][: x.shape[-1]], scales[1][: x.shape[-1]])
 
 
-def _group_norm(x, scales):
+def _group_norm(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.group_norm(x, 1, scales[0][: x.shape[1]], scales[1][: x.shape[1]])
 
 
-def _scaled_batch_norm(x, scales):
-    scales = [scale[: x.shape[1]] for scale in scales]
-    return torch.nn.functional.batch_norm(x, torch.zeros_like(scales[0]), torch.ones_like(scales[0]), *scales,
+def _scaled_batch_norm(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    weight, bias = [scale[: x.shape[1]] for scale in scales]
+    return torch.nn.functional.batch_norm(x, torch.zeros_like(weight), torch.ones_like(weight), weight, bias,
                                           training=True)
 
 
-def _mixed(seed):
+def _mixed(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """An image in half precision, far from 0, and parameters in F32."""
     draw = random.Random(seed)
     torch.manual_seed(seed)
@@ -424,13 +433,14 @@ def _mixed(seed):
     return (x * 3 + draw.choice([0, 50])).to(draw.choice([torch.bfloat16, torch.float16])), torch.randn(2, 6)
 
 
-def _gradients(function, x, scales, share):
+def _gradients(function: Callable[..., torch.Tensor], x: torch.Tensor, scales: torch.Tensor,
+               share: torch.Tensor) -> tuple[torch.Tensor, ...]:
     x, scales = x.clone().requires_grad_(), scales.clone().requires_grad_()
     return torch.autograd.grad(function(x, scales), (x, scales), share.to(x.dtype))
 
 
 @pytest.mark.parametrize("function", [_layer_norm, _group_norm, _scaled_batch_norm])
-def test_statistics_of_half_precision_beside_parameters_in_f32(function):
+def test_statistics_of_half_precision_beside_parameters_in_f32(function: Callable[..., torch.Tensor]) -> None:
     for seed in range(6):
         x, scales = _mixed(seed)
         assert _wrong(function, x.clone().requires_grad_(), scales.clone().requires_grad_()) == []
@@ -443,9 +453,9 @@ def test_statistics_of_half_precision_beside_parameters_in_f32(function):
             assert (a - c).abs().max() <= 2 * (b - c).abs().max() + 2 * torch.finfo(a.dtype).eps * size, (seed, a.dtype)
 
 
-def _batch_norm(statistics, training, x):
-    mean, variance = torch.zeros(x.shape[1]), torch.ones(x.shape[1])
-    return torch.nn.functional.batch_norm(x, *((mean, variance) if statistics else (None, None)), training=training)
+def _batch_norm(statistics: bool, training: bool, x: torch.Tensor) -> torch.Tensor:
+    mean, variance = (torch.zeros(x.shape[1]), torch.ones(x.shape[1])) if statistics else (None, None)
+    return torch.nn.functional.batch_norm(x, mean, variance, training=training)
 
 
 @pytest.mark.parametrize("function", [
@@ -453,7 +463,7 @@ def _batch_norm(statistics, training, x):
     functools.partial(_batch_norm, True, False), lambda x: torch.nn.functional.glu(x, 1),
     lambda x: torch.nn.functional.pad(x, (1, 1, 0, 1), "reflect"), lambda x: torch.nn.functional.dropout(x, 0.5),
     lambda x: torch.nn.functional.pad(x, (1, 1, 0, 1), "replicate")])
-def test_images_and_gradients_in_any_layout(function):
+def test_images_and_gradients_in_any_layout(function: Callable[..., torch.Tensor]) -> None:
     for seed in range(6):
         x = _image(seed)
         for given in (x, x[:, :, 0, :], x[:, :, 0, 0]):
@@ -466,8 +476,8 @@ def test_images_and_gradients_in_any_layout(function):
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_gradients_of_a_batch_norm_whose_input_wants_none(training):
-    def function(x, weight, bias):
+def test_gradients_of_a_batch_norm_whose_input_wants_none(training: bool) -> None:
+    def function(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         mean, variance = torch.zeros(x.shape[1]), torch.ones(x.shape[1])
         return torch.nn.functional.batch_norm(x, mean, variance, weight, bias, training=training)
 
@@ -482,7 +492,7 @@ def test_gradients_of_a_batch_norm_whose_input_wants_none(training):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_crops_of_changing_sizes(seed):
+def test_crops_of_changing_sizes(seed: int) -> None:
     draw = random.Random(seed)
     order = draw.sample(range(3), 3)
     compiled = torch.compile(lambda x, crop: torch.nn.functional.pad(x, crop) * 1, backend="kiln", dynamic=True)
@@ -493,7 +503,7 @@ def test_crops_of_changing_sizes(seed):
         assert torch.equal(mine, own) and mine.stride() == own.stride()
 
 
-def test_without_them(place):
+def test_without_them(place: Place) -> None:
     """The control, in a process where torch's own declarations stay."""
     code = textwrap.dedent(f"""
         import functools, sys, torch, types

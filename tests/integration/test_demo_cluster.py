@@ -7,6 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -18,13 +20,13 @@ FIRST, LATER, KEPT, OTHER, FARM = ("machine-1, first process", "machine-1, later
 
 
 @pytest.fixture
-def temporary():
+def temporary() -> Iterator[pathlib.Path]:
     """A TMPDIR of the demonstration's own; in /tmp because a socket's path is short."""
     with tempfile.TemporaryDirectory(prefix="kd") as folder:
         yield pathlib.Path(folder)
 
 
-def start(temporary, *words):
+def start(temporary: pathlib.Path, *words: str) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KILN_")}
     return subprocess.Popen([DEMO, *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             env={**environment, "KILN_PYTHON": sys.executable, "TMPDIR": str(temporary)},
@@ -32,7 +34,7 @@ def start(temporary, *words):
                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
 
-def finished(process):
+def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """(exit code, output, errors); a host that can't play it skips the test with the script's reason."""
     output, errors = process.communicate(timeout=600)
     if process.returncode == 3:
@@ -40,9 +42,9 @@ def finished(process):
     return process.returncode, output, errors
 
 
-def names_left(temporary):
+def names_left(temporary: pathlib.Path) -> list[object]:
     """Processes and files of the demonstration."""
-    found = list(temporary.iterdir())
+    found: list[object] = [*temporary.iterdir()]
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_text(errors="replace").replace("\0", " ")
@@ -52,12 +54,12 @@ def names_left(temporary):
     return found
 
 
-def is_serving(temporary):
+def is_serving(temporary: pathlib.Path) -> bool:
     return any("kilnd --config" in str(name) for name in names_left(temporary))
 
 
 @pytest.mark.parametrize("options", [[], pytest.param(["--without-tier"], marks=pytest.mark.full)])
-def test_what_the_next_machine_compiles(temporary, options, tmp_path):
+def test_what_the_next_machine_compiles(temporary: pathlib.Path, options: list[str], tmp_path: pathlib.Path) -> None:
     code, output, errors = finished(start(temporary, *options, "--json", str(tmp_path / "rows.json")))
     assert code == 0, output + errors
     counts = {row["name"]: row["counts"] for row in json.loads((tmp_path / "rows.json").read_text())["rows"]}
@@ -72,7 +74,7 @@ def test_what_the_next_machine_compiles(temporary, options, tmp_path):
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_nothing_stays_however_it_ends(temporary, number, code):
+def test_nothing_stays_however_it_ends(temporary: pathlib.Path, number: int, code: int) -> None:
     process = start(temporary)
     deadline = time.time() + 60
     while process.poll() is None and not is_serving(temporary):
@@ -98,7 +100,7 @@ def test_nothing_stays_however_it_ends(temporary, number, code):
     (["--rounds", "no"], 2, "--rounds takes a number from 1 to 99"),
     (["--rounds"], 2, "--rounds takes a number from 1 to 99"),
 ])
-def test_its_options(temporary, words, code, told):
+def test_its_options(temporary: pathlib.Path, words: list[str], code: int, told: str) -> None:
     process = start(temporary, *words)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == code and told in output + errors
@@ -106,7 +108,7 @@ def test_its_options(temporary, words, code, told):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_another_user_is_told_what_it_takes(temporary):
+def test_another_user_is_told_what_it_takes(temporary: pathlib.Path) -> None:
     ran = subprocess.run(["setpriv", "--reuid=65534", "--clear-groups", "bash", "-s"], input=DEMO.read_text(),
                          text=True, capture_output=True, timeout=60, cwd="/")
     assert ran.returncode == 3 and "namespaces and networks take root: sudo" in ran.stderr, ran.stderr
@@ -115,7 +117,8 @@ def test_another_user_is_told_what_it_takes(temporary):
 GOOD = {"lookups": 4, "hits": 0, "compiles": 0, "graphs_uploaded": 0, "fetched_objects": 9}
 
 
-def report(folder, changes, *options, rounds=1):
+def report(folder: pathlib.Path, changes: dict[str, Any], *options: str,
+           rounds: int = 1) -> subprocess.CompletedProcess[str]:
     """What the report says of processes that are as promised but for `changes`: {process: {count: number}}."""
     in_rounds = [f"{kind}, {number}" for kind in (LATER, KEPT, OTHER) for number in range(1, rounds + 1)]
     for name in (FIRST, *in_rounds, FARM):
@@ -139,13 +142,14 @@ def report(folder, changes, *options, rounds=1):
     ({f"{OTHER}, 1": {"losses": [8.0, 7.6]}}, [], "the losses of the processes differ"),
     ({}, ["--without-tier"], f"{OTHER}: compiled 0, not 4"),
 ])
-def test_what_is_not_as_promised_is_a_problem(tmp_path, changes, options, problem):
+def test_what_is_not_as_promised_is_a_problem(tmp_path: pathlib.Path, changes: dict[str, Any], options: list[str],
+                                              problem: str | None) -> None:
     ran = report(tmp_path, changes, *options)
     assert (ran.returncode == 0) == (problem is None), ran.stderr
     assert (problem or "") in ran.stderr and bool(problem) == ("PROBLEM" in ran.stderr)
 
 
-def slow(*seconds):
+def slow(*seconds: float) -> dict[str, Any]:
     return {f"{OTHER}, {number}": {"first_step_s": second} for number, second in enumerate(seconds, 1)}
 
 
@@ -156,13 +160,14 @@ def slow(*seconds):
     (slow(2.0, 2.0, 2.0, 2.0), [], 4, False),  # too few to judge by
     (slow(2.0, 2.0, 2.0, 2.0, 2.0), ["--without-tier"], 5, False),  # it compiles, which is the control's point
 ])
-def test_a_slow_start_is_a_problem(tmp_path, changes, options, rounds, problem):
+def test_a_slow_start_is_a_problem(tmp_path: pathlib.Path, changes: dict[str, Any], options: list[str], rounds: int,
+                                   problem: bool) -> None:
     ran = report(tmp_path, changes, *options, rounds=rounds)
     assert (f"{OTHER}: its start is" in ran.stderr) == problem, ran.stderr
     assert options or (ran.returncode == 0) != problem, ran.stderr
 
 
-def test_a_start_with_aotautograds_cache_is_printed_beside(tmp_path):
+def test_a_start_with_aotautograds_cache_is_printed_beside(tmp_path: pathlib.Path) -> None:
     ran = report(tmp_path, {f"{KEPT}, 1": {"first_step_s": 0.5}})
     assert ran.returncode == 0 and KEPT in ran.stdout, ran.stderr
     assert "1.00 times that of a later process" in ran.stdout and "2.00 times that of one with it" in ran.stdout

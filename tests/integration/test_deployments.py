@@ -10,6 +10,7 @@ import time
 import pytest
 import yaml
 
+from daemons import Place
 from kiln.environment import daemon_binary
 
 DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
@@ -17,7 +18,7 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 
 
 @pytest.fixture
-def prepared(place):
+def prepared(place: Place) -> pathlib.Path:
     """A copy of compose.yaml with what prepare.sh makes beside it; in /tmp because a socket's path is short."""
     folder = pathlib.Path(place.root) / "compose"
     folder.mkdir()
@@ -26,7 +27,7 @@ def prepared(place):
     return folder
 
 
-def compose_command():
+def compose_command() -> list[str]:
     for command in (["docker", "compose"], ["docker-compose"]):
         if shutil.which(command[0]) and subprocess.run([*command, "version"], capture_output=True).returncode == 0:
             return command
@@ -39,7 +40,7 @@ def compose_command():
     ("{KILN_UID:?", "{KILN_NOBODY:?", "run prepare.sh"),
     ("cap_drop: [ALL]", "cap_dropped: [ALL]", "cap_dropped"),
 ])
-def test_compose_takes_the_file(prepared, old, new, told):
+def test_compose_takes_the_file(prepared: pathlib.Path, old: str, new: str, told: str | None) -> None:
     file = prepared / "compose.yaml"
     before, _, after = file.read_text().rpartition(old) if old else (file.read_text(), "", "")
     file.write_text(before + new + after)
@@ -49,7 +50,7 @@ def test_compose_takes_the_file(prepared, old, new, told):
     assert (told or "") in ran.stderr
 
 
-def test_what_compose_mounts_is_there(prepared):
+def test_what_compose_mounts_is_there(prepared: pathlib.Path) -> None:
     """And no trainer is given what is another's: keys of the daemons, the tier's password, its network."""
     services = yaml.safe_load((prepared / "compose.yaml").read_text())["services"]
     given = {}
@@ -69,13 +70,13 @@ def test_what_compose_mounts_is_there(prepared):
 
 @pytest.mark.skipif(not all(map(shutil.which, ("redis-server", "stunnel"))),
                     reason="no redis-server or stunnel (deploy/install_deps.sh)")
-def test_daemon_tunnel_and_tier_take_their_files(place, prepared):
+def test_daemon_tunnel_and_tier_take_their_files(place: Place, prepared: pathlib.Path) -> None:
     """As processes of this host: the names of containers and their folders are replaced, and kilnd finds the tier."""
     secrets, run = prepared / "secrets", pathlib.Path(place.root) / "r"
     run.mkdir(mode=0o700)
     port = 20000 + os.getpid() % 20000
 
-    def write(part, name, *changes):
+    def write(part: str, name: str, *changes: tuple[str, str]) -> pathlib.Path:
         path = secrets / part / name
         text = path.read_text()
         for old, new in (("/etc/kiln", str(secrets / part)), ("/run/kiln", str(run)), *changes):
@@ -91,7 +92,9 @@ def test_daemon_tunnel_and_tier_take_their_files(place, prepared):
     config = write("farm", "kilnd.textproto", ("0.0.0.0:7711", "127.0.0.1:0"), ("/var/lib/kiln", f"{place.root}/lib"))
     (pathlib.Path(place.root) / "lib").mkdir(mode=0o700)
     log = prepared / "log"
-    for command in (["redis-server", redis], ["stunnel", tunnel], [daemon_binary(), "--config", config]):
+    commands: list[list[str | pathlib.Path]] = [["redis-server", redis], ["stunnel", tunnel],
+                                                [daemon_binary(), "--config", config]]
+    for command in commands:
         with open(log, "a") as file:
             place.processes.append(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, umask=0o077))
     deadline = time.time() + 60
@@ -107,7 +110,7 @@ def test_daemon_tunnel_and_tier_take_their_files(place, prepared):
     assert (run / "tier.sock").stat().st_mode & 0o077 == 0
 
 
-def faults_of(unit, text, tmp_path):
+def faults_of(unit: pathlib.Path, text: str, tmp_path: pathlib.Path) -> str:
     """What systemd says of a unit whose program is one of this host."""
     path = tmp_path / unit.name
     path.write_text(text.replace("/opt/kiln/bin/kilnd", daemon_binary()))
@@ -118,14 +121,14 @@ def faults_of(unit, text, tmp_path):
 @pytest.mark.skipif(not all(map(shutil.which, ("systemd-analyze", "stunnel"))),
                     reason="no systemd-analyze or stunnel (apt-get install systemd stunnel4)")
 @pytest.mark.parametrize("unit", UNITS, ids=[unit.name for unit in UNITS])
-def test_systemd_takes_the_units(unit, tmp_path):
+def test_systemd_takes_the_units(unit: pathlib.Path, tmp_path: pathlib.Path) -> None:
     text = unit.read_text()
     assert faults_of(unit, text, tmp_path) == ""
     assert "Unknown key 'RestrictNamespace'" in faults_of(unit, text + "[Service]\nRestrictNamespace=yes\n", tmp_path)
     assert "not executable" in faults_of(unit, text.replace("ExecStart=/", "ExecStart=/none/"), tmp_path)
 
 
-def test_the_unit_leaves_workers_what_their_sandbox_takes():
+def test_the_unit_leaves_workers_what_their_sandbox_takes() -> None:
     """Namespaces that kilnd makes and calls of its sandbox are not taken from it (compiler/worker/namespaces.cc)."""
     unit = (DEPLOY / "systemd" / "kilnd.service").read_text()
     settings = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line and not line.startswith("#"))
@@ -134,7 +137,7 @@ def test_the_unit_leaves_workers_what_their_sandbox_takes():
     assert settings["RuntimeDirectory"] == "kiln" and "kiln/store" in settings["StateDirectory"].split()
 
 
-def test_kilnd_takes_the_units_configuration(place):
+def test_kilnd_takes_the_units_configuration(place: Place) -> None:
     """As a user's of this host: with the unit's directories elsewhere it serves, socket open to its tenants."""
     root = pathlib.Path(place.root)
     for folder, mode in (("run", 0o755), ("store", 0o700), ("keys", 0o700)):
@@ -160,7 +163,7 @@ def test_kilnd_takes_the_units_configuration(place):
 DIGEST = "sha256:" + 64 * "a"
 
 
-def pinned(folder, says):
+def pinned(folder: pathlib.Path, says: str) -> subprocess.CompletedProcess[str]:
     """pin.sh's end, where the registry, by a docker that is a script, says that of every image."""
     docker = folder / "bin" / "docker"
     docker.parent.mkdir(exist_ok=True)
@@ -170,7 +173,7 @@ def pinned(folder, says):
                           env={**os.environ, "PATH": f"{docker.parent}:{os.environ['PATH']}"})
 
 
-def test_images_are_pinned_by_digest(prepared):
+def test_images_are_pinned_by_digest(prepared: pathlib.Path) -> None:
     """Every image that is fetched takes one; prepare.sh leaves them there."""
     fetched = set()
     for name in ("compose.yaml", "Dockerfile"):
@@ -192,7 +195,7 @@ def test_images_are_pinned_by_digest(prepared):
 
 
 @pytest.mark.parametrize("says", [None, DIGEST])
-def test_compose_takes_the_digests(prepared, says):
+def test_compose_takes_the_digests(prepared: pathlib.Path, says: str | None) -> None:
     if says is not None:
         assert pinned(prepared, says).returncode == 0
     ran = subprocess.run([*compose_command(), "-f", prepared / "compose.yaml", "config"], cwd=prepared, text=True,
@@ -202,7 +205,7 @@ def test_compose_takes_the_digests(prepared, says):
     assert services["tier"]["image"] == "redis:7.4.5-bookworm" + (f"@{says}" if says else "")
 
 
-def unpinned(text):
+def unpinned(text: str) -> list[str]:
     """What is fetched without an exact version: images of FROM and image:, requirements of pip install."""
     text = re.sub(r"\\\n", " ", text)
     images = re.findall(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)", text, re.MULTILINE)
@@ -234,11 +237,11 @@ def unpinned(text):
     ("RUN pip install torch==2.13.0 'numpy>=2'\n", ["'numpy>=2'"]),
     ('python -m pip install -q --no-deps "$root" >log\n', []),
 ])
-def test_what_has_no_exact_version_is_found(text, found):
+def test_what_has_no_exact_version_is_found(text: str, found: list[str]) -> None:
     assert unpinned(text) == found
 
 
-def test_what_is_fetched_has_an_exact_version():
+def test_what_is_fetched_has_an_exact_version() -> None:
     files = [path for path in [*DEPLOY.rglob("*"), *(DEPLOY.parent / ".ci").iterdir()] if path.is_file()]
     assert {"Dockerfile", "compose.yaml", "setup.sh"} <= {path.name for path in files}
     assert {path.name: unpinned(path.read_text()) for path in files if unpinned(path.read_text())} == {}

@@ -2,13 +2,15 @@
 import json
 import os
 import textwrap
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from daemons import kilnctl
+from daemons import Place, kilnctl
 from kiln import records
+from model_checks import programs
 
 GRAPHS = textwrap.dedent("""
     import json, os
@@ -32,7 +34,7 @@ GRAPHS = textwrap.dedent("""
 """)
 
 
-def digests(place, run, count):
+def digests(place: Place, run: int, count: int) -> list[list[str]]:
     root = os.path.join(place.root, str(run))
     os.mkdir(root, mode=0o700)
     place.environment.update(KILN_RUNTIME_DIR=os.path.join(root, "run"), KILN_STORE=os.path.join(root, "store"),
@@ -40,10 +42,11 @@ def digests(place, run, count):
     place.runtime_dir = place.environment["KILN_RUNTIME_DIR"]
     output, _ = place.run(GRAPHS, timeout=900, THREADS=str(1 + run % 2), GRAPHS=str(count))
     place.stop()
-    return json.loads(output.strip().splitlines()[-1])
+    found: list[list[str]] = json.loads(output.strip().splitlines()[-1])
+    return found
 
 
-def test_same_key_same_bytes(place):
+def test_same_key_same_bytes(place: Place) -> None:
     runs, count = 5, 50
     first, *others = [digests(place, run, count) for run in range(runs)]
     assert len({tuple(graph) for graph in first}) == count
@@ -64,7 +67,7 @@ CALLER = textwrap.dedent("""
 """)
 
 
-def test_callers_share_a_program_and_are_told_of_their_own_sizes_and_lines(place):
+def test_callers_share_a_program_and_are_told_of_their_own_sizes_and_lines(place: Place) -> None:
     """explain's notes are each caller's own, kilnctl's those of who had the graph compiled."""
     told = {}
     for name, lines, size in (("first", 1, 8), ("second", 5, 80)):
@@ -87,8 +90,8 @@ def test_callers_share_a_program_and_are_told_of_their_own_sizes_and_lines(place
 
 
 @pytest.mark.usefixtures("no_fallback")
-def test_results_do_not_depend_on_threads():
-    def f(x, w):
+def test_results_do_not_depend_on_threads() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = F.layer_norm(x @ w, (w.shape[1],))
         return y.softmax(-1).sum(0), y.exp().sum(), y.var(0), (x * 2).cumsum(0)
 
@@ -116,18 +119,18 @@ def test_results_do_not_depend_on_threads():
 
 
 @pytest.fixture
-def deterministic():
+def deterministic() -> Iterator[Callable[[bool], None]]:
     yield torch.use_deterministic_algorithms
     torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.usefixtures("no_fallback")
 @pytest.mark.parametrize("training", [False, True])
-def test_deterministic_algorithms_are_part_of_the_key(deterministic, training):
+def test_deterministic_algorithms_are_part_of_the_key(deterministic: Callable[[bool], None], training: bool) -> None:
     """Neither Dynamo's cache nor torch's on disk nor the service's store gives a graph that was made without."""
     table = torch.randn(7, 3, requires_grad=training)
     places = torch.tensor([1, 1, 4])
-    keys = {}
+    keys: dict[bool, list[str]] = {}
     for flag in (False, True, False, True):
         deterministic(flag)
         start = records.graph_count()
@@ -135,7 +138,7 @@ def test_deterministic_algorithms_are_part_of_the_key(deterministic, training):
         result = torch.compile(lambda table: F.embedding(places, table).sin(), backend="kiln")(table)
         if training:
             result.sum().backward()
-        graphs = [graph["compile_key"] for graph in records.graphs_since(start)]
+        graphs = [graph["compile_key"] for graph in programs(start)]
         assert len(graphs) == 1 + training
         assert keys.setdefault(flag, graphs) == graphs
     assert not set(keys[False]) & set(keys[True])
@@ -144,4 +147,4 @@ def test_deterministic_algorithms_are_part_of_the_key(deterministic, training):
     for flag in (False, True):
         deterministic(flag)
         compiled(table)
-    assert len({graph["compile_key"] for graph in records.graphs_since(start)}) == 2 * (1 + training)
+    assert len({graph["compile_key"] for graph in programs(start)}) == 2 * (1 + training)

@@ -7,6 +7,7 @@ import pytest
 
 import documents
 import kiln
+from daemons import Place
 from kiln.environment import daemon_binary
 
 PATHS = documents.paths()
@@ -19,7 +20,7 @@ RUN = sorted({path for path, block in BLOCKS
 README_WORDS_MAX, FOLDER_README_LINES_MAX = 900, 60
 
 
-def run(text, place):
+def run(text: str, place: Place) -> str | None:
     """Runs the Python of a document as one script, then each shell block; returns what a command that failed said."""
     place.run(documents.script(text) or documents.PRELUDE + "torch.compile(model, backend='kiln')(*inputs)",
               KILN_FALLBACK="error")
@@ -33,7 +34,7 @@ def run(text, place):
 
 
 @pytest.mark.parametrize("path", RUN)
-def test_the_blocks_run(path, place, monkeypatch):
+def test_the_blocks_run(path: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place.root)  # of files that blocks write
     assert run(documents.read(path), place) is None
 
@@ -42,7 +43,8 @@ def test_the_blocks_run(path, place, monkeypatch):
     ("python", "torch.compile(modle, backend='kiln')", "name 'modle' is not defined"),
     ("sh", "kilnctl statsu\nkilnctl status", 'line 4: exit code 2\n.*"statsu" is no command'),
 ])
-def test_a_block_that_is_broken_fails(language, code, reason, place, monkeypatch):
+def test_a_block_that_is_broken_fails(language: str, code: str, reason: str, place: Place,
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place.root)
     try:
         said = run(f"# A document\n\n```{language}\n{code}\n```\n", place)
@@ -51,13 +53,13 @@ def test_a_block_that_is_broken_fails(language, code, reason, place, monkeypatch
     assert re.search(reason, said or "", re.DOTALL), said
 
 
-def test_there_are_blocks_of_every_kind():
+def test_there_are_blocks_of_every_kind() -> None:
     assert {block.language for _, block in BLOCKS} == set(documents.LANGUAGES)
     assert "README.md" in RUN and "docs/using.md" in RUN and "docs/operating.md" in RUN
     assert [path for path, _ in LISTED].count("README.md") == 1
 
 
-def test_commands_that_are_not_run_are_there():
+def test_commands_that_are_not_run_are_there() -> None:
     assert [(path, fault) for path, block in LISTED for fault in documents.listed_faults(block)] == []
 
 
@@ -65,12 +67,12 @@ def test_commands_that_are_not_run_are_there():
     ("tests/runn.sh", "tests/runn.sh is no program"),
     ("tests/run.sh --fats  # minutes", "tests/run.sh does not know --fats"),
 ])
-def test_a_command_that_is_not_there_is_named(code, fault):
+def test_a_command_that_is_not_there_is_named(code: str, fault: str) -> None:
     block, = documents.blocks(f"```sh\n{code}\n```\n")
     assert documents.is_listed(block) and documents.listed_faults(block) == [fault]
 
 
-def dead_links(path, text):
+def dead_links(path: str, text: str) -> list[str]:
     found = []
     for link in documents.links(text):
         if link.startswith(("http:", "https:")):
@@ -85,18 +87,18 @@ def dead_links(path, text):
     return found
 
 
-def test_links_lead_somewhere():
+def test_links_lead_somewhere() -> None:
     assert [link for path in PATHS for link in dead_links(path, documents.read(path))] == []
     assert dead_links("README.md", "[a](docs/nothing.md) [b](docs/limits.md#nothing)") != []
 
 
-def test_lengths():
+def test_lengths() -> None:
     assert len(documents.read("README.md").split()) <= README_WORDS_MAX
     assert [path for path in PATHS if re.fullmatch(r"(?!docs/).+/README\.md", path)
             and documents.read(path).count("\n") > FOLDER_README_LINES_MAX] == []
 
 
-def missing_steps(text):
+def missing_steps(text: str) -> list[tuple[str, str, str]]:
     """Rows of the walk whose function is not defined or called in the file that they name."""
     rows = re.findall(r"^\| (\d+) \| `([^`]+)`.* \| `([^`]+)` \|$", text, re.MULTILINE)
     assert [int(number) for number, _, _ in rows] == list(range(1, len(rows) + 1))
@@ -110,15 +112,15 @@ def missing_steps(text):
     return found
 
 
-def test_the_walk_names_functions_that_are_there():
+def test_the_walk_names_functions_that_are_there() -> None:
     text = documents.read("docs/architecture.md")
     assert missing_steps(text) == []
     assert missing_steps(text.replace("`PlanGraph`", "`PlanTheGraph`")) != []
 
 
-def settings():
+def settings() -> dict[str, set[str]]:
     """What can be set or read, by the document that has to name it."""
-    def sources(folder, ending):
+    def sources(folder: str, ending: str) -> str:
         return "".join(path.read_text(encoding="utf-8") for path in (documents.ROOT / folder).glob(f"*{ending}"))
 
     client = sources("client/python/kiln", ".py") + sources("client/runtime", ".cc")
@@ -131,7 +133,7 @@ def settings():
     return {"docs/using.md": using, "docs/operating.md": operating}
 
 
-def test_what_can_be_set_is_in_its_document():
+def test_what_can_be_set_is_in_its_document() -> None:
     wanted = settings()
     assert len(wanted["docs/using.md"]) > 30 and len(wanted["docs/operating.md"]) > 30
     for path, names in wanted.items():

@@ -1,6 +1,7 @@
 """Dynamic shapes: one program for many sizes, and a new one where a guard does not hold."""
 import copy
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -8,14 +9,16 @@ import torch.nn.functional as F
 
 import kiln
 from agreement import check
+from daemons import Place
 from kiln import records, symbols
+from model_checks import programs
 from promised_models import make
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
-def test_dynamic_true_compiles_once():
-    def f(x, w):
+def test_dynamic_true_compiles_once() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return F.softmax(x @ w, -1).sum(0) * x.shape[0]
 
     compiled = torch.compile(f, backend="kiln", dynamic=True)
@@ -26,7 +29,7 @@ def test_dynamic_true_compiles_once():
     assert kiln.stats()["graphs"] == 1
 
 
-def test_automatic_dynamic():
+def test_automatic_dynamic() -> None:
     f = torch.compile(lambda x: (x * 2).reshape(-1).cumsum(0), backend="kiln")
     for rows in (4, 5, 6, 40):
         x = torch.randn(rows, 3)
@@ -34,7 +37,7 @@ def test_automatic_dynamic():
     assert kiln.stats()["graphs"] == 2  # static first, then one for all sizes
 
 
-def test_mark_dynamic_with_gradients():
+def test_mark_dynamic_with_gradients() -> None:
     layer = torch.nn.Linear(6, 4)
     compiled = torch.compile(lambda x: F.layer_norm(layer(x).relu(), (4,)).pow(2).mean(), backend="kiln")
     for batch in (2, 16, 7):
@@ -42,6 +45,7 @@ def test_mark_dynamic_with_gradients():
         torch._dynamo.mark_dynamic(x, 0)
         layer.zero_grad()
         compiled(x).backward()
+        assert layer.weight.grad is not None
         actual = layer.weight.grad.clone()
         layer.zero_grad()
         F.layer_norm(layer(x).relu(), (4,)).pow(2).mean().backward()
@@ -49,9 +53,9 @@ def test_mark_dynamic_with_gradients():
     assert kiln.stats()["graphs"] == 2
 
 
-def test_sums_down_any_number_of_rows():
+def test_sums_down_any_number_of_rows() -> None:
     """They are added up by whole blocks of rows and what is left behind the last one, either of which may be none."""
-    def f(x):
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x.sigmoid()
         return y, y.sum(0), (x * y).sum(0)
 
@@ -62,13 +66,13 @@ def test_sums_down_any_number_of_rows():
         if rows > 1:  # torch makes a program of its own for one row
             torch._dynamo.mark_dynamic(x, 0)
         check(list(zip(("y", "sum", "product"), compiled(x), f(x), f(x.double()))))
-    graphs = records.graphs_since(start)
+    graphs = programs(start)
     assert [len(graph["kernels"]) for graph in graphs] == [4, 1], graphs
 
 
-def test_windows_of_which_there_may_be_none():
+def test_windows_of_which_there_may_be_none() -> None:
     """Strides of a contiguous tensor count a dimension of size 0 as 1, and such a tensor is viewed like any other."""
-    def f(x):
+    def f(x: torch.Tensor) -> torch.Tensor:
         x = F.pad(x, (0, 0, 0, -x.shape[1] % 4))
         windows = x.view(2, x.shape[1] // 4, 4, 8)
         keys = torch.cat([windows] * 3, 2).permute(0, 3, 1, 2)
@@ -80,8 +84,8 @@ def test_windows_of_which_there_may_be_none():
         torch.testing.assert_close(compiled(x), f(x))
 
 
-def test_sizes_that_are_rounded_fractions():
-    def f(x):
+def test_sizes_that_are_rounded_fractions() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rows = x.shape[0] // 3
         return (torch.arange(0.5, rows) * 2, torch.arange(0.25, rows, 0.5).sin(), torch.arange(rows, -0.75, -1.0) + 1,
                 torch.arange(-1.5, rows, 4.0) + x.sum())
@@ -94,9 +98,9 @@ def test_sizes_that_are_rounded_fractions():
     assert kiln.stats()["graphs"] == 1
 
 
-def test_a_size_that_floats_round_is_pythons():
+def test_a_size_that_floats_round_is_pythons() -> None:
     """Ten tenths are one in floats, and more than one in fractions."""
-    def f(x):
+    def f(x: torch.Tensor) -> torch.Tensor:
         return torch.arange(0, x.shape[0], 0.1) + x.sin().sum()
 
     compiled = torch.compile(f, backend="kiln", dynamic=True)
@@ -109,9 +113,9 @@ def test_a_size_that_floats_round_is_pythons():
     assert runs == 3
 
 
-def test_a_dimension_that_a_guard_makes_one():
+def test_a_dimension_that_a_guard_makes_one() -> None:
     """What is squeezed may have a size that is no constant: torch has a guard that it is 1."""
-    def f(x):
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         windows = F.pad(x, (0, 0, 0, -x.shape[1] % 16)).view(2, -(-x.shape[1] // 16), 16, 8)
         return windows.squeeze(1).softmax(-1), windows.sum(2).squeeze() * 2
 
@@ -121,8 +125,8 @@ def test_a_dimension_that_a_guard_makes_one():
         torch.testing.assert_close(compiled(x), f(x))
 
 
-def test_a_violated_guard_recompiles():
-    def f(x):
+def test_a_violated_guard_recompiles() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
         return x.sin() if x.shape[0] > 10 else x.cos()
 
     compiled = torch.compile(f, backend="kiln", dynamic=True)
@@ -145,20 +149,20 @@ print(json.dumps(kiln.stats()))
 """
 
 
-def test_guards_of_the_graph_are_not_asked_for_again(monkeypatch):
+def test_guards_of_the_graph_are_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """They came from torch; what lowering assumes beyond them is asked for."""
     asked = []
 
-    def evaluate(nodes, conditions, values):
+    def evaluate(nodes: Any, conditions: Any, values: Any) -> Any:
         asked.append(len(conditions))
         return symbols.evaluate(nodes, conditions, values)
 
     monkeypatch.setattr(kiln.compiled, "evaluate", evaluate)
 
-    def given(x):
+    def given(x: torch.Tensor) -> torch.Tensor:
         return x.softmax(0) if x.shape[0] % 4 == 0 and x.shape[0] > 10 else x.cos()
 
-    def assumed(x):
+    def assumed(x: torch.Tensor) -> torch.Tensor:
         return x.select_scatter(torch.ones(3), 0, 3)
 
     for function, sizes, some in ((given, (16, 20, 18, 8), False), (assumed, (5, 4, 7), True)):
@@ -170,7 +174,7 @@ def test_guards_of_the_graph_are_not_asked_for_again(monkeypatch):
         assert bool(asked) == some, asked
 
 
-def test_guards_of_the_graph_in_a_new_process(place):
+def test_guards_of_the_graph_in_a_new_process(place: Place) -> None:
     """A program that torch's cache gives back is not used for sizes that its graph does not hold for."""
     loads = []
     for rows in ([16, 20], [24, 18, 8, 40]):
@@ -182,7 +186,7 @@ def test_guards_of_the_graph_in_a_new_process(place):
 @pytest.mark.part(2)
 @pytest.mark.parametrize("way", ["dynamic", "marked", "automatic"])
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_one_program_serves_all_sizes(name, way):
+def test_one_program_serves_all_sizes(name: str, way: str) -> None:
     pytest.importorskip("transformers")
     model, _ = make(name, positions=512)
     exact = copy.deepcopy(model).double()
@@ -214,7 +218,7 @@ print(json.dumps(kiln.stats()))
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
-def test_a_new_process_at_another_size(place, dynamic):
+def test_a_new_process_at_another_size(place: Place, dynamic: bool) -> None:
     """Hits where sizes are dynamic; the control, with static sizes, has to compile again."""
     pytest.importorskip("transformers")
     for number, size in enumerate(([2, 16], [5, 33])):
@@ -225,7 +229,7 @@ def test_a_new_process_at_another_size(place, dynamic):
 
 
 @pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.full), "llama"])
-def test_one_pair_of_programs_trains_at_all_sizes(name):
+def test_one_pair_of_programs_trains_at_all_sizes(name: str) -> None:
     """A forward and a backward program for batch 2-64 and sequence 16-512; every gradient agrees with eager's."""
     pytest.importorskip("transformers")
     model, _ = make(name, positions=512)
@@ -246,8 +250,8 @@ def test_one_pair_of_programs_trains_at_all_sizes(name):
     assert kiln.stats()["graphs"] == 2
 
 
-def test_a_selected_index_past_the_end():
-    def f(x):
+def test_a_selected_index_past_the_end() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
         return x.select_scatter(torch.ones(3), 0, 3)
 
     compiled = torch.compile(f, backend="kiln", dynamic=True)

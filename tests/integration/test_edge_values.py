@@ -1,6 +1,7 @@
 """Dtypes, and values at their edges: nothing, zero, infinity, what rounds to a bound."""
 import math
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from agreement import check_function
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
-def test_integer_divisions_beside_padding():
+def test_integer_divisions_beside_padding() -> None:
     a, b = torch.arange(8), torch.full((8,), 3)
     for divide in (torch.floor_divide, torch.remainder, torch.fmod,
                    lambda a, b: torch.div(a, b, rounding_mode="trunc")):
@@ -21,14 +22,14 @@ def test_integer_divisions_beside_padding():
             torch.compile(lambda a, b: F.pad(divide(a, b), (1, 1)), backend="kiln")(a, b - 3)
 
 
-def test_sizes_zero_and_scalars():
+def test_sizes_zero_and_scalars() -> None:
     check_function(lambda x: (x.exp(), x.sum(), x.reshape(-1)), torch.randn(0, 4))
     check_function(lambda x, y: (x * y, x.sin() + 1), torch.tensor(2.5), torch.randn(3))
     check_function(lambda x: x.cumsum(0).mean(), torch.randn(1))
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float64, torch.bfloat16])
-def test_dtypes(dtype):
+def test_dtypes(dtype: torch.dtype) -> None:
     values = torch.randint(0, 5, (7, 9)).to(dtype)
     others = torch.randint(1, 4, (9,)).to(dtype)
     if dtype == torch.bool:
@@ -37,7 +38,7 @@ def test_dtypes(dtype):
         check_function(lambda x, y: (x + y, x * y, torch.maximum(x, y), x.sum(1), x > y, x.float() / 3), values, others)
 
 
-def test_integer_division():
+def test_integer_division() -> None:
     x, y = torch.tensor([-7, 7, 5, -5, 0]), torch.tensor([2, -2, 5, 3, 4])
     check_function(lambda a, b: (a // b, a % b, torch.div(a, b, rounding_mode="trunc"), a / b), x, y)
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
@@ -45,7 +46,7 @@ def test_integer_division():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_computed_maxima(dtype):
+def test_computed_maxima(dtype: torch.dtype) -> None:
     """What is compared with a maximum of itself is found, however often it was rounded."""
     x = torch.randn(4, 64).to(dtype).requires_grad_()
     check_function(lambda x: (x * 1.3).amax(-1), x)
@@ -55,26 +56,26 @@ def test_computed_maxima(dtype):
     check_function(lambda x: ((x * 0.1 + 1).argmax(-1), (x * 0.1 + 1).min(-1)[1]), close)
 
 
-def test_signs_and_remainders():
+def test_signs_and_remainders() -> None:
     x = torch.tensor([float("nan"), -0.0, 2.0, -3.0])
     torch.testing.assert_close(torch.compile(lambda x: (x.sign(), x.sgn()), backend="kiln")(x), (x.sign(), x.sgn()))
     number = torch.tensor([1.0, 2.0, 3.0, 4.0]).bfloat16()
     check_function(lambda x: (x % 0.1, torch.fmod(x, 0.1), torch.div(0.1, x, rounding_mode="trunc")), number)
 
 
-def test_constants_of_other_dtypes():
+def test_constants_of_other_dtypes() -> None:
     check_function(lambda y: (torch.full((4,), 2, dtype=torch.bool).float() + y,
                               torch.full((4,), 2, dtype=torch.bool).long() + y,
                               torch.full((4,), 0.1).double() + y), torch.zeros(4, dtype=torch.float64))
 
 
-def test_indices_of_nothing():
+def test_indices_of_nothing() -> None:
     check_function(lambda x: x.scatter(0, torch.zeros(0, 4, dtype=torch.long), 3.0), torch.randn(0, 4))
     check_function(lambda x: x.index_add(0, torch.zeros(0, dtype=torch.long) + 3, x[:0]), torch.randn(3, 4))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_uniform_numbers_of_16_bits(dtype):
+def test_uniform_numbers_of_16_bits(dtype: torch.dtype) -> None:
     drawn = torch.compile(lambda: (torch.rand(300_000, dtype=dtype), torch.empty(300_000, dtype=dtype).uniform_()),
                           backend="kiln")()
     for numbers in drawn:
@@ -84,7 +85,7 @@ def test_uniform_numbers_of_16_bits(dtype):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("sizes", [(0, 2), (3, 0), (0, 0), 0])
-def test_pools_of_no_windows(sizes, dynamic):
+def test_pools_of_no_windows(sizes: tuple[int, int] | int, dynamic: bool) -> None:
     compiled = torch.compile(lambda x: F.adaptive_avg_pool2d(x, sizes), backend="kiln", dynamic=dynamic)
     for _ in range(2):
         x = torch.randn([random.randrange(2, 9) for _ in range(4)])
@@ -93,12 +94,12 @@ def test_pools_of_no_windows(sizes, dynamic):
 
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-def test_samples_at_positions_that_are_no_numbers(padding, align_corners):
+def test_samples_at_positions_that_are_no_numbers(padding: str, align_corners: bool) -> None:
     image, grid = torch.randn(2, 3, 5, 6), torch.rand(2, 7, 9, 2) * 3 - 1.5
     for number in (float("nan"), float("inf"), -float("inf"), 1e20, -1e20):
         grid.masked_fill_(torch.rand(grid.shape) < 0.1, number)
 
-    def function(image, grid):
+    def function(image: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
         return F.grid_sample(image, grid, padding_mode=padding, align_corners=align_corners)
 
     torch.testing.assert_close(torch.compile(function, backend="kiln")(image, grid), function(image, grid),
@@ -106,7 +107,7 @@ def test_samples_at_positions_that_are_no_numbers(padding, align_corners):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_bounds_of_logit_that_round_to_one(dtype):
+def test_bounds_of_logit_that_round_to_one(dtype: torch.dtype) -> None:
     x = (torch.rand(100) * 1.4 - 0.2).to(dtype).requires_grad_()
     for eps in (1e-6, 1e-4, 1e-3, 0.2):
         torch._dynamo.reset()
@@ -119,7 +120,7 @@ def test_bounds_of_logit_that_round_to_one(dtype):
 
 @pytest.mark.parametrize("dtype, bits", [(torch.float32, torch.int32), (torch.float64, torch.int64),
                                          (torch.float16, torch.int16), (torch.bfloat16, torch.int16)])
-def test_signs_of_any_bits(dtype, bits):
+def test_signs_of_any_bits(dtype: torch.dtype, bits: torch.dtype) -> None:
     least = torch.iinfo(bits).min
     x = torch.randint(least, -least - 1, (4000,), dtype=bits).view(dtype)
     nan = torch.full((9,), float("nan"), dtype=dtype).view(bits)
@@ -136,7 +137,7 @@ def test_signs_of_any_bits(dtype, bits):
         assert a.dtype == b.dtype and torch.equal(a, b)
 
 
-def test_hypotenuses_of_infinity():
+def test_hypotenuses_of_infinity() -> None:
     inf, nan = float("inf"), float("nan")
     x, y = torch.tensor([inf, nan, -inf, 3.0, 0.0, nan]), torch.tensor([nan, inf, nan, 4.0, 0.0, 1.0])
     torch.testing.assert_close(torch.compile(torch.hypot, backend="kiln")(x, y), torch.hypot(x, y), equal_nan=True)
@@ -156,7 +157,7 @@ NAN_GRADIENTS = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", NAN_GRADIENTS)
-def test_gradients_of_what_is_no_number(name, dtype):
+def test_gradients_of_what_is_no_number(name: str, dtype: torch.dtype) -> None:
     """NaN is neither within bounds nor outside: which it counts for is eager's choice."""
     function = NAN_GRADIENTS[name]
     x = torch.tensor([float("nan"), 0.4, float("nan"), -2.0, 3.0], dtype=dtype, requires_grad=True)
@@ -167,7 +168,7 @@ def test_gradients_of_what_is_no_number(name, dtype):
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_labels_end_before_the_first_that_is_none(reduction, dynamic):
+def test_labels_end_before_the_first_that_is_none(reduction: str, dynamic: bool) -> None:
     generator = torch.Generator().manual_seed(3)
     target = torch.stack([torch.randperm(6, generator=generator) for _ in range(8)])
     for row, end in enumerate((0, 1, 2, 3, 4, 5, 5, 6)):
@@ -179,7 +180,8 @@ def test_labels_end_before_the_first_that_is_none(reduction, dynamic):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("function", [F.softshrink, F.hardshrink])
-def test_what_lies_next_to_the_bound_of_a_shrink(function, dtype, dynamic):
+def test_what_lies_next_to_the_bound_of_a_shrink(function: Callable[..., torch.Tensor], dtype: torch.dtype,
+                                                 dynamic: bool) -> None:
     bounds = torch.tensor([0.1, 0.3, 0.45, 0.7]).to(dtype)
     numbers = torch.cat([bounds, -bounds, torch.randn(9).to(dtype), torch.tensor([0.0, math.inf, math.nan]).to(dtype)])
     for bound in (0.1, 0.3, 0.45, 0.7):
@@ -192,7 +194,7 @@ def test_what_lies_next_to_the_bound_of_a_shrink(function, dtype, dynamic):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_dropout_of_all_multiplies_by_zero(dtype):
+def test_a_dropout_of_all_multiplies_by_zero(dtype: torch.dtype) -> None:
     x = torch.tensor([1.0, -2.0, math.inf, -math.inf, math.nan, 0.0]).to(dtype)
     compiled = torch.compile(lambda x: F.dropout(x, 1.0), backend="kiln")
     torch.testing.assert_close(compiled(x), F.dropout(x, 1.0), rtol=0, atol=0, equal_nan=True)

@@ -1,5 +1,6 @@
 """docs/extending.md's toys apply and touch what it says (tests/extending.py); with --full they are built and tested."""
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -17,14 +18,14 @@ import machine_numbers  # noqa: E402
 
 
 @pytest.fixture
-def copy(tmp_path):
+def copy(tmp_path: pathlib.Path) -> pathlib.Path:
     tree = tmp_path / "tree"
     tree.mkdir()
     extending.copy_sources(ROOT, tree)
     return tree
 
 
-def test_the_patches_apply_and_touch_what_the_document_says(copy):
+def test_the_patches_apply_and_touch_what_the_document_says(copy: pathlib.Path) -> None:
     assert extending.faults(ROOT, copy) == []
     # What they make keeps to the rules that lint asks of the tree.
     assert arrows.faults(copy, arrows.read_table(arrows.ARROWS)) == []
@@ -32,7 +33,7 @@ def test_the_patches_apply_and_touch_what_the_document_says(copy):
     assert machine_numbers.faults(copy, machine_numbers.OTHER) == []
 
 
-def test_a_tree_without_git_is_copied_too(copy, tmp_path):
+def test_a_tree_without_git_is_copied_too(copy: pathlib.Path, tmp_path: pathlib.Path) -> None:
     (copy / "build").mkdir()
     (copy / "build" / "large").write_text("")
     again = tmp_path / "again"
@@ -41,7 +42,7 @@ def test_a_tree_without_git_is_copied_too(copy, tmp_path):
     assert extending.faults(copy, again) == []
 
 
-def test_a_stale_patch_is_named(copy):
+def test_a_stale_patch_is_named(copy: pathlib.Path) -> None:
     place = copy / "compiler" / "passes" / "pipeline.cc"
     text = place.read_text()
     assert 'runner.Run("algebra", SimplifyAlgebra)' in text
@@ -60,14 +61,14 @@ def test_a_stale_patch_is_named(copy):
     ("As a patch: [store.patch](extending/store.patch), 3 files.\n", "",
      "store.patch is in one of docs/extending.md and docs/extending alone"),
 ])
-def test_a_document_that_says_something_else_is_named(copy, old, new, said):
+def test_a_document_that_says_something_else_is_named(copy: pathlib.Path, old: str, new: str, said: str) -> None:
     page = copy / "docs" / "extending.md"
     assert page.read_text().count(old) == 1
     page.write_text(page.read_text().replace(old, new))
     assert said in extending.faults(copy, copy)
 
 
-def test_too_many_files_and_long_lines_are_named():
+def test_too_many_files_and_long_lines_are_named() -> None:
     rows = [("`schedule/NAME.h`, `NAME.cc`", "what"), ("`schedule/list.cc`", "a line"), ("`tests/unit/a.cc`", "cases")]
     added = {"compiler/schedule/new.h": 9, "compiler/schedule/new.cc": 9, "compiler/schedule/list.cc": 1,
              "compiler/schedule/CMakeLists.txt": 1, "tests/unit/a.cc": 9}
@@ -84,7 +85,7 @@ def test_too_many_files_and_long_lines_are_named():
 
 
 @pytest.mark.full
-def test_all_of_them_are_built_and_their_tests_pass():
+def test_all_of_them_are_built_and_their_tests_pass() -> None:
     """In build/extending: the next run builds what has changed."""
     place = os.path.join(os.environ.get("KILN_BUILD", os.path.join(ROOT, "build")), "extending")
     fresh, tree = os.path.join(place, "fresh"), os.path.join(place, "tree")
@@ -117,7 +118,7 @@ FILTERS = {"backend_conformance_test": "*PointwiseOperator*:*/loops", "store_tes
            "auth_test": "RoleTable.*", "passes_test": "*"}
 
 
-def programs_of_tests():
+def programs_of_tests() -> list[str]:
     """Of the toys' own tests, then of FILTERS."""
     own = []
     for name in sorted(os.listdir(os.path.join(ROOT, extending.PATCHES))):
@@ -127,7 +128,7 @@ def programs_of_tests():
     return [*own, *FILTERS]
 
 
-def replace_changed(fresh, tree):
+def replace_changed(fresh: str, tree: str) -> None:
     """Makes `tree`, but for its build, what `fresh` is: an equal file keeps its time, and is not compiled again."""
     paths = {os.path.relpath(os.path.join(folder, name), fresh)
              for folder, _, names in os.walk(fresh) for name in names}
@@ -149,7 +150,7 @@ def replace_changed(fresh, tree):
         shutil.copy(source, target)
 
 
-def run(*command, cwd=None, **environment):
+def run(*command: str, cwd: str | None = None, **environment: str) -> None:
     done = subprocess.run(command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True,
                           check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-4000:]}{done.stderr[-4000:]}"

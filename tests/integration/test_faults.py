@@ -9,11 +9,12 @@ import subprocess
 import sys
 import textwrap
 import time
+from typing import Any
 
 import pytest
 import torch
 
-from daemons import daemon_pid, kilnctl, start_daemon, worker_pids
+from daemons import Place, daemon_pid, kilnctl, start_daemon, worker_pids
 from kiln import fallback
 
 # Five steps of SGD through kiln and eager, from the same weights; the same losses and weights at the end.
@@ -47,42 +48,41 @@ TRAINING = textwrap.dedent("""
 """)
 
 
-def training(between=""):
+def training(between: str = "") -> str:
     return TRAINING.format(between=repr(textwrap.dedent(between)))
 
 
-def finished(output):
+def finished(output: tuple[str, str]) -> tuple[dict[str, Any], list[str]]:
     """(stats, warnings) of a training process; `output` as from Place.run."""
     result = json.loads(output[0].strip().splitlines()[-1])
     return result["stats"], result["warnings"]
 
 
-def fell_back_with_one_warning(output):
+def fell_back_with_one_warning(output: tuple[str, str]) -> None:
     stats, warnings = finished(output)
     assert sum(stats["fallbacks"].values()) == 2 and stats["graphs"] == 0
     assert len(warnings) == 1 and "runs without kiln" in warnings[0], warnings
 
 
-def compiled_with(warning, output):
+def compiled_with(warning: str | None, output: tuple[str, str]) -> dict[str, Any]:
     """All graphs through kiln, and one warning with that text (None: no warning)."""
     stats, warnings = finished(output)
     assert stats["graphs"] == 2 and not stats["fallbacks"]
-    assert len(warnings) == (warning is not None) and all(warning in text for text in warnings), warnings
+    assert len(warnings) == (warning is not None) and all((warning or "") in text for text in warnings), warnings
     return stats
 
 
-def test_no_daemon_to_start(place):
+def test_no_daemon_to_start(place: Place) -> None:
     fell_back_with_one_warning(place.run(training(), KILN_DAEMON="/nonexistent/kilnd"))
 
 
-def test_socket_missing(place):
+def test_socket_missing(place: Place) -> None:
     fell_back_with_one_warning(
         place.run(training(), KILN_ADDRESS=f"unix:{place.root}/nobody.sock", KILN_CONNECT_TIMEOUT="0.5"))
 
 
-def test_daemon_slower_than_the_deadline(place):
-    start_daemon(place)
-    daemon = daemon_pid(place.runtime_dir)
+def test_daemon_slower_than_the_deadline(place: Place) -> None:
+    daemon = start_daemon(place)
     os.kill(daemon, signal.SIGSTOP)
     try:
         fell_back_with_one_warning(place.run(training(), KILN_COMPILE_TIMEOUT="2", KILN_CONNECT_TIMEOUT="1"))
@@ -90,7 +90,7 @@ def test_daemon_slower_than_the_deadline(place):
         os.kill(daemon, signal.SIGCONT)
 
 
-def test_daemon_killed_after_a_compile_and_before_the_next(place):
+def test_daemon_killed_after_a_compile_and_before_the_next(place: Place) -> None:
     """The programs are in the process, which needs no daemon; a later one starts another, which finds them in its
     store, and says so."""
     compiled_with(None, place.run(training("""
@@ -107,10 +107,9 @@ def test_daemon_killed_after_a_compile_and_before_the_next(place):
     compiled_with(None, place.run(training()))
 
 
-def start_and_wait_for_a_job(place, first=""):
+def start_and_wait_for_a_job(place: Place, first: str = "") -> tuple[subprocess.Popen[str], list[int]]:
     """A training process whose first graph a stopped worker holds; returns it and the workers."""
-    start_daemon(place)
-    stopped = worker_pids(daemon_pid(place.runtime_dir))
+    stopped = worker_pids(start_daemon(place))
     assert stopped
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
@@ -122,7 +121,7 @@ def start_and_wait_for_a_job(place, first=""):
     return process, stopped
 
 
-def test_ctrl_c_during_a_compile(place):
+def test_ctrl_c_during_a_compile(place: Place) -> None:
     # What a shell starts in the background ignores the signal, and so do its children.
     process, _ = start_and_wait_for_a_job(place,
                                           "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n")
@@ -135,7 +134,7 @@ def test_ctrl_c_during_a_compile(place):
         time.sleep(0.05)
 
 
-def test_daemon_killed_during_a_compile(place):
+def test_daemon_killed_during_a_compile(place: Place) -> None:
     process, _ = start_and_wait_for_a_job(place)
     place.stop(signal.SIGKILL)  # its workers go with it
     output, errors = process.communicate(timeout=120)
@@ -144,7 +143,7 @@ def test_daemon_killed_during_a_compile(place):
     assert stats["recovered"] == 1
 
 
-def test_worker_killed_during_a_compile(place):
+def test_worker_killed_during_a_compile(place: Place) -> None:
     """Another worker takes the job over; the daemon counts it, and the job says so once."""
     process, stopped = start_and_wait_for_a_job(place)
     for pid in stopped:
@@ -156,9 +155,8 @@ def test_worker_killed_during_a_compile(place):
     assert "worker crashes" in kilnctl(place, "doctor").stdout
 
 
-def test_compiler_out_of_memory(place):
-    start_daemon(place)
-    workers = worker_pids(daemon_pid(place.runtime_dir))
+def test_compiler_out_of_memory(place: Place) -> None:
+    workers = worker_pids(start_daemon(place))
     assert workers
     for worker in workers:
         resource.prlimit(worker, resource.RLIMIT_AS, (1 << 20, 1 << 20))  # they get no more than they have
@@ -182,7 +180,7 @@ def test_compiler_out_of_memory(place):
     assert count == 1 and "ran out of its memory" in reason and "workers.memory_bytes" in reason
 
 
-def test_refusal_of_the_compiler_is_told_and_remembered(place):
+def test_refusal_of_the_compiler_is_told_and_remembered(place: Place) -> None:
     code = """if True:
         import json, warnings
         import torch, kiln
@@ -203,7 +201,7 @@ def test_refusal_of_the_compiler_is_told_and_remembered(place):
         assert log.read().count("failed: UNIMPLEMENTED") == 1
 
 
-def test_store_not_writable(place):
+def test_store_not_writable(place: Place) -> None:
     with open(os.path.join(place.root, "file"), "w") as file:
         file.write("not a directory")
     place.environment["KILN_STORE"] = os.path.join(place.root, "file", "store")
@@ -228,7 +226,7 @@ FULL_DISK = """
 """
 
 
-def run_with_a_disk_of_its_own(place, code):
+def run_with_a_disk_of_its_own(place: Place, code: str) -> tuple[str, str]:
     """(output, errors) of `code` in a file system of its own for the store, of 32 MB."""
     namespace = ["unshare", "--user", "--map-root-user", "--mount"]
     if shutil.which("unshare") is None or subprocess.run([*namespace, "true"], capture_output=True).returncode != 0:
@@ -243,13 +241,13 @@ def run_with_a_disk_of_its_own(place, code):
     return output, errors
 
 
-def test_disk_full(place):
+def test_disk_full(place: Place) -> None:
     output = run_with_a_disk_of_its_own(place, textwrap.dedent(FULL_DISK) + training())
     stats = compiled_with("are not kept", output)
     assert stats["not_kept"] >= 1
 
 
-def test_what_a_full_disk_refused_goes_along_later(place):
+def test_what_a_full_disk_refused_goes_along_later(place: Place) -> None:
     """Memory keeps its kernel. The next graph with the same kernel is acknowledged only with it on disk."""
     function = """
         def function(x, w):
@@ -279,7 +277,7 @@ def test_what_a_full_disk_refused_goes_along_later(place):
     run_with_a_disk_of_its_own(place, "".join(textwrap.dedent(part) for part in (FULL_DISK, function, code)))
 
 
-def test_strides_that_torch_did_not_trace_run_without_kiln():
+def test_strides_that_torch_did_not_trace_run_without_kiln() -> None:
     graph = torch.fx.Graph()
     graph.output(graph.call_function(torch.ops.aten.view.default, (graph.placeholder("x"), [6])))
     module = torch.fx.GraphModule({}, graph)
@@ -289,7 +287,7 @@ def test_strides_that_torch_did_not_trace_run_without_kiln():
     torch.testing.assert_close(fallback.boxed(module)([x]), x.reshape(6))
 
 
-def test_error_mode_raises(place):
+def test_error_mode_raises(place: Place) -> None:
     process = place.start(training(), KILN_DAEMON="/nonexistent/kilnd", KILN_FALLBACK="error")
     _, errors = process.communicate(timeout=120)
     assert process.returncode != 0 and "KILN_FALLBACK=error" in errors

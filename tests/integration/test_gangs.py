@@ -8,11 +8,16 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import pytest
 import torch
 
+from daemons import Place
 from kiln import gang
+
+Ranks: TypeAlias = list[dict[str, str]]  # what each was told, by what it asked
 
 RANKS = 4
 GANG_ID = "00112233445566778899aabbccddeeff"
@@ -103,15 +108,17 @@ ADDS = textwrap.dedent("""
 """)
 
 
-def adds(place, *environments):
+def adds(place: Place, *environments: dict[str, str]) -> list[dict[str, Any]]:
     lines = place.run(ADDS, ENVIRONMENTS=json.dumps(environments))[0].strip().splitlines()
     return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize("local, new", [("2", True), ("1", False)])
-def test_a_store_that_outlives_a_restart_names_another_gang(monkeypatch, local, new):
+def test_a_store_that_outlives_a_restart_names_another_gang(monkeypatch: pytest.MonkeyPatch, local: str,
+                                                            new: bool) -> None:
     """Of one node; agents of several count restarts apart."""
-    distributed, store = torch.distributed, torch.distributed.HashStore()
+    distributed = torch.distributed
+    store = distributed.HashStore()  # type: ignore[attr-defined]  # torch has it by another name
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
     monkeypatch.setattr(distributed.distributed_c10d, "_get_default_store", lambda: store)
@@ -125,7 +132,7 @@ def test_a_store_that_outlives_a_restart_names_another_gang(monkeypatch, local, 
     assert ids[0] == ids[1] and ids[2] == ids[3] and (ids[0] != ids[2]) == new
 
 
-def test_ranks_of_torchrun_are_one_gang_until_they_start_anew(place, tmp_path):
+def test_ranks_of_torchrun_are_one_gang_until_they_start_anew(place: Place, tmp_path: pathlib.Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(JOB)
     done = subprocess.run(
@@ -148,7 +155,7 @@ def test_ranks_of_torchrun_are_one_gang_until_they_start_anew(place, tmp_path):
 class SplitJob:
     """Two kilnd with scripted workers, that a tier joins later, and jobs whose ranks ask one each, half of them."""
 
-    def __init__(self, place, folder):
+    def __init__(self, place: Place, folder: pathlib.Path) -> None:
         root = pathlib.Path(__file__).resolve().parents[2]
         self.programs = pathlib.Path(os.environ.get("KILN_BUILD", root / "build")) / "bin"
         if not shutil.which("redis-server") or not (self.programs / "caller").exists():
@@ -156,7 +163,7 @@ class SplitJob:
         self.place, self.folder = place, folder
         self.sockets = [self._start("a", ""), self._start("b", "plan_seconds_max: 2")]
 
-    def _start(self, name, limits):
+    def _start(self, name: str, limits: str) -> pathlib.Path:
         home = pathlib.Path(self.place.root) / name
         home.mkdir(mode=0o700)
         socket, config = home / "kilnd.sock", home / "kilnd.textproto"
@@ -171,16 +178,16 @@ class SplitJob:
         self._await(lambda: "serves" in (home / "log").read_text() if (home / "log").exists() else False)
         return socket
 
-    def _run(self, *command):
+    def _run(self, *command: str | pathlib.Path) -> None:
         self.place.processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
 
-    def _await(self, condition):
+    def _await(self, condition: Callable[[], bool]) -> None:
         deadline = time.time() + 60
         while not condition():
             assert time.time() < deadline and all(process.poll() is None for process in self.place.processes)
             time.sleep(0.05)
 
-    def prepare(self, daemon, script, hint):
+    def prepare(self, daemon: int, script: str, hint: int) -> str:
         """The variant that the daemon has then."""
         for _ in range(5):  # a loaded machine may be slower than the last daemon's limit
             told = subprocess.run([self.programs / "caller", "ask", f"address=unix:{self.sockets[daemon]}",
@@ -190,20 +197,20 @@ class SplitJob:
                 break
         return told[0]
 
-    def kilnctl(self, daemon, *words):
+    def kilnctl(self, daemon: int, *words: str) -> str:
         return subprocess.run([self.programs / "kilnctl", "--address", f"unix:{self.sockets[daemon]}", *words],
                               text=True, check=True, stdout=subprocess.PIPE).stdout
 
-    def compiles(self):
+    def compiles(self) -> list[int]:
         return [int(json.loads(self.kilnctl(daemon, "--json", "stats")).get("compiles", 0)) for daemon in range(2)]
 
-    def join(self):
+    def join(self) -> None:
         self._run("redis-server", "--port", "0", "--unixsocket", f"{self.place.root}/tier.sock", "--save", "",
                   "--appendonly", "no", "--dir", self.place.root)
         for daemon in range(2):
             self._await(lambda: "NOT CONNECTED" not in self.kilnctl(daemon, "status"))
 
-    def run(self, name, ranks, restarts=0, **environment):
+    def run(self, name: str, ranks: int, restarts: int = 0, **environment: str) -> list[Ranks]:
         """What the ranks were told, by start."""
         script = self.folder / "split.py"
         script.write_text(SPLIT)
@@ -218,17 +225,17 @@ class SplitJob:
                 for start in range(restarts + 1)]
 
 
-def variants(ranks, graph):
+def variants(ranks: Ranks, graph: str) -> set[str]:
     """That they were served."""
     return {told[graph].split()[0] for told in ranks if told[graph].endswith((" hit", " compiled"))}
 
 
-def fallbacks(ranks, graph):
+def fallbacks(ranks: Ranks, graph: str) -> list[str]:
     """What those were told who were served none."""
     return [told[graph] for told in ranks if not told[graph].endswith((" hit", " compiled"))]
 
 
-def test_ranks_of_two_daemons_are_served_alike(place, tmp_path):
+def test_ranks_of_two_daemons_are_served_alike(place: Place, tmp_path: pathlib.Path) -> None:
     job = SplitJob(place, tmp_path)
     own = {name: [job.prepare(daemon, f"name {name};around 50", hint) for daemon, hint in enumerate((150, 230))]
            for name in ("gang", "alone")}
@@ -257,7 +264,7 @@ def test_ranks_of_two_daemons_are_served_alike(place, tmp_path):
     assert job.compiles() == before
 
 
-def test_what_a_rank_does_whom_nobody_answers(place):
+def test_what_a_rank_does_whom_nobody_answers(place: Place) -> None:
     nobody = {"KILN_ADDRESS": f"unix:{place.root}/nobody.sock", "KILN_CONNECT_TIMEOUT": "0.5"}
     member = {"KILN_GANG_ID": GANG_ID, "KILN_GANG_SIZE": "4"}
     told, strict, served, *alone = adds(
@@ -280,7 +287,7 @@ def test_what_a_rank_does_whom_nobody_answers(place):
     ({"KILN_GANG_ID": GANG_ID}, "KILN_GANG_SIZE"),
     ({"KILN_GANG_ID": GANG_ID, "KILN_GANG_SIZE": "0"}, "KILN_GANG_SIZE"),
 ])
-def test_what_is_set_wrongly_is_said(monkeypatch, environment, word):
+def test_what_is_set_wrongly_is_said(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], word: str) -> None:
     from kiln import gang
 
     monkeypatch.delenv("WORLD_SIZE", raising=False)
@@ -290,7 +297,7 @@ def test_what_is_set_wrongly_is_said(monkeypatch, environment, word):
         gang.check()
 
 
-def test_world_size_is_the_size_of_a_named_gang(monkeypatch):
+def test_world_size_is_the_size_of_a_named_gang(monkeypatch: pytest.MonkeyPatch) -> None:
     from kiln import gang
 
     monkeypatch.setenv("KILN_GANG_ID", GANG_ID)

@@ -2,19 +2,22 @@
 (PTX that each target's assembler takes) is in tests/golden."""
 import itertools
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import kiln
-from agreement import check, check_function
+from agreement import check, check_function, gradient_of
+from daemons import Place
 from test_integers_and_numbers import integer_inputs, integer_program
 from test_random_numbers import RANGES, check_uniform
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "pointwise": lambda x: x.cos() + x.sin(),
     "row softmax": lambda x: torch.softmax(x, -1),
     "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]),
@@ -40,7 +43,7 @@ FUNCTIONS = {
 
 
 @pytest.fixture(autouse=True)
-def no_fallback():
+def no_fallback() -> Iterator[None]:
     torch._dynamo.reset()
     before = sum(kiln.stats()["fallbacks"].values())
     yield
@@ -49,7 +52,7 @@ def no_fallback():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_function(name, dtype):
+def test_function(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     x = torch.randn(513, 777, device="cuda").to(dtype)
     exact = FUNCTIONS[name](x.double()).double()
@@ -61,15 +64,15 @@ def test_function(name, dtype):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_integers_wrap(seed):
+def test_integers_wrap(seed: int) -> None:
     program, inputs = integer_program(seed), [value.cuda() for value in integer_inputs(seed, 5 + seed % 300)]
     torch.testing.assert_close(torch.compile(program, backend="kiln", dynamic=seed % 2 == 1)(*inputs), program(*inputs),
                                rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
-def test_integers_by_zero(dtype):
-    def divisions(a, b):
+def test_integers_by_zero(dtype: torch.dtype) -> None:
+    def divisions(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (torch.div(a, b, rounding_mode="trunc"), torch.div(a, b, rounding_mode="floor"), a // b, a % b,
                 torch.fmod(a, b), 7 % b)
 
@@ -82,7 +85,7 @@ def test_integers_by_zero(dtype):
 
 
 @pytest.mark.parametrize("low, high", RANGES)
-def test_random_integers(low, high):
+def test_random_integers(low: int, high: int) -> None:
     torch.manual_seed(abs(low + high) % 1000)
     draw = lambda x: torch.randint(low, high, (40_000,), device=x.device) + x
     values = torch.compile(draw, backend="kiln")(torch.zeros((), dtype=torch.int64, device="cuda"))
@@ -101,7 +104,7 @@ VIEWS = {  # of an array of 514 by 1032: rows that are aligned, rows that are no
 @pytest.mark.parametrize("function", ["pointwise", "row softmax", "argmax"])
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_alignment(function, view, dtype):
+def test_alignment(function: str, view: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     x = VIEWS[view](torch.randn(514, 1032, device="cuda").to(dtype))
     exact = FUNCTIONS[function](x.double()).double()
@@ -122,7 +125,7 @@ MATH = {  # name: (function, least and largest argument)
 
 
 @pytest.mark.parametrize("name", MATH)
-def test_math(name):
+def test_math(name: str) -> None:
     """Within 4 units in the last place, or of the smallest normal number; special values as eager has them."""
     function, low, high = MATH[name]
     special = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-30, -1e-40, 88.7, 3.4e38])
@@ -137,7 +140,7 @@ def test_math(name):
     assert ((got[finite].double() - exact[finite]).abs() / unit).max().item() <= 4
 
 
-def test_random_numbers_are_the_same_one_by_one_and_in_vectors():
+def test_random_numbers_are_the_same_one_by_one_and_in_vectors() -> None:
     drop = torch.compile(lambda x: F.dropout(x, 0.3), backend="kiln")
     masks = []
     for size in (100_001, 1 << 20, (1 << 20) + 3):
@@ -149,7 +152,7 @@ def test_random_numbers_are_the_same_one_by_one_and_in_vectors():
     assert masks[2].float().mean().item() == pytest.approx(0.7, abs=3e-3)
 
 
-PRODUCTS = {  # name: function of matrices x, w and a row b
+PRODUCTS: dict[str, Callable[..., torch.Tensor]] = {  # name: function of matrices x, w and a row b
     "product": lambda x, w, b: x @ w,
     "product of transposes": lambda x, w, b: (w.t() @ x.t()).t(),
     "linear": lambda x, w, b: F.linear(x, w.t().contiguous(), b),
@@ -163,7 +166,7 @@ PRODUCTS = {  # name: function of matrices x, w and a row b
 
 
 @pytest.fixture(params=["highest", "high"])
-def precision(request):
+def precision(request: pytest.FixtureRequest) -> Iterator[str]:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(request.param)
     yield request.param
@@ -172,7 +175,7 @@ def precision(request):
 
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_products(name, dtype, precision):
+def test_products(name: str, dtype: torch.dtype, precision: str) -> None:
     torch.manual_seed(0)
     x, w, b = torch.randn(64, 768, device="cuda"), torch.randn(768, 132, device="cuda"), torch.randn(132, device="cuda")
     operands = [value.to(dtype) for value in (x, w, b)]
@@ -187,7 +190,7 @@ def test_products(name, dtype, precision):
         assert error <= 1e-5 * scale  # not rounded to TF32
 
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": F.relu,
     "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
     "gelu written out": lambda x: 0.5 * x * (1 + torch.tanh((2 / torch.pi)**0.5 * (x + 0.044715 * x.pow(3)))),
@@ -199,10 +202,11 @@ ACTIVATIONS = {
 @pytest.mark.parametrize("dtype, tf32", [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False),
                                          (torch.float16, False)])
 @pytest.mark.parametrize("biased", [False, True])
-def test_activations_of_products(name, dtype, tf32, biased, allow_tf32):
+def test_activations_of_products(name: str, dtype: torch.dtype, tf32: bool, biased: bool,
+                                 allow_tf32: Callable[[bool], None]) -> None:
     """In the product, but where cuBLASLt has no such function, or F32 is to be exact, or a gradient wants what GELU is
     of."""
-    def function(x, w, v, *b):
+    def function(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor, *b: torch.Tensor) -> Any:
         return ACTIVATIONS[name](F.linear(x, w, *b)) @ v
 
     allow_tf32(tf32)
@@ -214,22 +218,22 @@ def test_activations_of_products(name, dtype, tf32, biased, allow_tf32):
     exact_gelu = dtype == torch.float32 and not tf32
     for training in (False, True):
         torch._dynamo.reset()
-        inputs = [value.detach().requires_grad_(training) for value in inputs]
-        check_function(function, *inputs)
+        leaves = [value.detach().requires_grad_(training) for value in inputs]
+        check_function(function, *leaves)
         apart = name == "gelu by erf" or (name != "relu" and (training or exact_gelu))
-        calls = kiln.explain(function)(*inputs).library_calls
+        calls = kiln.explain(function)(*leaves).library_calls
         assert set(calls) == {f"aten.{target}.default" for target in (plain if apart else activated, "mm")}
 
 
 @pytest.mark.parametrize("biased", [False, True])
-def test_unaligned_vocabulary(biased):
+def test_unaligned_vocabulary(biased: bool) -> None:
     """Rows of no whole 16 bytes: the product and its gradients are padded, and what is padded is not seen."""
     torch.manual_seed(0)
     layer = torch.nn.Linear(1024, 1003, bias=biased, device="cuda", dtype=torch.bfloat16)
     x = torch.randn(4, 512, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     labels = torch.randint(0, 1003, (2048,), device="cuda")
 
-    def loss(layer, x):
+    def loss(layer: torch.nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits = layer(x)
         return F.cross_entropy(logits.view(-1, 1003).to(torch.promote_types(x.dtype, torch.float32)), labels), logits
 
@@ -244,7 +248,7 @@ def test_unaligned_vocabulary(biased):
     check([(str(i), *values) for i, values in enumerate(zip(*found))])
 
 
-def test_precision_is_read_at_each_call(precision):
+def test_precision_is_read_at_each_call(precision: str) -> None:
     x = torch.randn(256, 256, device="cuda")
     exact = x.double() @ x.double()
     call = torch.compile(lambda x: x @ x, backend="kiln")
@@ -258,20 +262,21 @@ def test_precision_is_read_at_each_call(precision):
 class Convolutions(torch.nn.Module):
     """One kind of convolution between others, with what stands around them in networks."""
 
-    def __init__(self, **arguments):
+    def __init__(self, **arguments: Any) -> None:
         super().__init__()
         self.first = torch.nn.Conv2d(3, 32, 3, stride=2, padding=1)
         self.norm = torch.nn.BatchNorm2d(32)
         self.kind = torch.nn.Conv2d(**{"in_channels": 32, "out_channels": 64, "kernel_size": 1, **arguments})
         self.last = torch.nn.Conv2d(64, 10, 1, bias=False)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = F.max_pool2d(F.relu(self.norm(self.first(x))), 3, 2, 1)
         y = F.pad(y, (1, 0, 0, 1))
-        return self.last(F.gelu(self.kind(y))).flatten(2).softmax(-1)
+        result: torch.Tensor = self.last(F.gelu(self.kind(y))).flatten(2).softmax(-1)
+        return result
 
 
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "one point": dict(),
     "one point, strided": dict(stride=2, bias=False),
     "three by three": dict(kernel_size=3, padding=1, bias=False),
@@ -289,7 +294,8 @@ KINDS = {
 @pytest.mark.parametrize("dtype, tf32", [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False),
                                          (torch.float64, False)])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_convolutions(kind, dtype, tf32, memory_format, allow_tf32):
+def test_convolutions(kind: str, dtype: torch.dtype, tf32: bool, memory_format: torch.memory_format,
+                      allow_tf32: Callable[[bool], None]) -> None:
     allow_tf32(tf32)
     torch.manual_seed(0)
     model = Convolutions(**KINDS[kind]).cuda().eval().to(dtype)
@@ -304,7 +310,7 @@ def test_convolutions(kind, dtype, tf32, memory_format, allow_tf32):
 
 
 @pytest.mark.parametrize("kind", ["three by three", "a channel each", "patches"])
-def test_training_of_convolutions(kind, allow_tf32):
+def test_training_of_convolutions(kind: str, allow_tf32: Callable[[bool], None]) -> None:
     allow_tf32(False)
     gradients = []
     for wrap in (lambda model: model, lambda model: torch.compile(model, backend="kiln")):
@@ -312,18 +318,18 @@ def test_training_of_convolutions(kind, allow_tf32):
         model = Convolutions(**KINDS[kind]).cuda()
         x = torch.randn(2, 3, 61, 50, device="cuda")
         wrap(model)(x).pow(2).mean().backward()
-        gradients.append([value.grad for value in model.parameters()])
+        gradients.append([gradient_of(value) for value in model.parameters()])
     # A bias before batch norm has no gradient but rounding, so the scale is that of the largest.
     scale = max(value.abs().max().item() for value in gradients[0])
     for eager, got in zip(*gradients):
         torch.testing.assert_close(got, eager, rtol=1e-3, atol=1e-5 * scale)
 
 
-def test_channels_last_images_leave_in_the_declared_layout():
+def test_channels_last_images_leave_in_the_declared_layout() -> None:
     """Inside, images are channels-last; what leaves the graph lies as eager's does."""
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)).cuda()
 
-    def function(x):
+    def function(x: torch.Tensor) -> tuple[Any, ...]:
         y = model[1](model[0](x))
         return y * 2, y.flatten(1), model[2](y), y.mean((2, 3))
 
@@ -334,7 +340,7 @@ def test_channels_last_images_leave_in_the_declared_layout():
             torch.testing.assert_close(got, eager, rtol=2e-2, atol=2e-2)
 
 
-def losses(wrap, steps=5):
+def losses(wrap: Callable[..., Any], steps: int = 5) -> list[float]:
     """Of training a small network, with a new batch at another address each step."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(256, 512, bias=False), torch.nn.BatchNorm1d(512),
@@ -348,12 +354,13 @@ def losses(wrap, steps=5):
         loss.backward()
         optimizer.step()
         values.append(loss.item())
-    return [*values, model[1].running_mean.sum().item(), model[1].num_batches_tracked.item()]
+    norm: Any = model[1]
+    return [*values, norm.running_mean.sum().item(), norm.num_batches_tracked.item()]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("tokens", [12, 200])
-def test_attention_without_gradients(dtype, tokens):
+def test_attention_without_gradients(dtype: torch.dtype, tokens: int) -> None:
     """The library gives no sums of exponentials then, whatever its fake says."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 4, tokens, 64, device="cuda").to(dtype) for _ in range(3))
@@ -367,7 +374,7 @@ def test_attention_without_gradients(dtype, tokens):
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("kept", [3, 64], ids=["heads of 8", "heads of 64"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_gradients_of_attention_with_dropout(dtype, kept, mode):
+def test_gradients_of_attention_with_dropout(dtype: torch.dtype, kept: int, mode: str) -> None:
     """Which the library draws again from a seed on the CPU, or on the GPU where a stream records. What a value takes
     part in forward, of it the gradient flows back: out and its gradients are linear in the value, with the same
     weights."""
@@ -375,7 +382,7 @@ def test_gradients_of_attention_with_dropout(dtype, kept, mode):
     torch.manual_seed(0)
     query, key, value = (torch.randn(4, 4, tokens, head, device="cuda").to(dtype).requires_grad_()
                          for tokens in (kept, 64, 64))
-    attend = lambda *tensors: F.scaled_dot_product_attention(*tensors, dropout_p=0.5)
+    attend: Callable[..., torch.Tensor] = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
     compiled = torch.compile(attend, backend="kiln", mode=mode)
     grad = torch.randn(4, 4, kept, head, device="cuda").to(dtype)
     dropped = set()
@@ -388,12 +395,12 @@ def test_gradients_of_attention_with_dropout(dtype, kept, mode):
     assert len(dropped) == 4  # drawn anew in each call
 
 
-def test_training():
+def test_training() -> None:
     expected = losses(lambda model: model)
     assert losses(lambda model: torch.compile(model, backend="kiln")) == pytest.approx(expected, rel=1e-4)
 
 
-def test_new_thread():
+def test_new_thread() -> None:
     """A thread's first GPU work may be a kernel of ours: torch has made no context current there yet."""
     call, x, results = torch.compile(lambda x: x.sin() + 1, backend="kiln"), torch.randn(1000, device="cuda"), []
     call(x)
@@ -403,9 +410,9 @@ def test_new_thread():
     torch.testing.assert_close(results[0], x.sin() + 1)
 
 
-def test_numbers_on_the_cpu():
+def test_numbers_on_the_cpu() -> None:
     """A 0-d tensor on the CPU takes part in a graph on the GPU, as an input and as a constant."""
-    def function(x, scale):
+    def function(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         return x * scale + torch.tensor(1.5)
 
     x = torch.randn(64, 32, device="cuda")
@@ -414,14 +421,14 @@ def test_numbers_on_the_cpu():
         torch.testing.assert_close(call(x, torch.tensor(value)), x * value + 1.5)
 
 
-def test_a_number_on_the_cpu_is_saved_for_the_backward():
+def test_a_number_on_the_cpu_is_saved_for_the_backward() -> None:
     x, scale = torch.randn(64, device="cuda", requires_grad=True), torch.tensor(0.5)
     call = torch.compile(lambda x, scale: (x.sin() * scale).sum(), backend="kiln")
     call(x, scale).backward()
     torch.testing.assert_close(x.grad, x.detach().cos() * 0.5)
 
 
-def test_tensors_brought_over():
+def test_tensors_brought_over() -> None:
     """A graph may copy its input to the GPU, and make tensors there without having any input there."""
     x = torch.randn(64, 32)
     torch.testing.assert_close(torch.compile(lambda x: x.cuda().sin(), backend="kiln")(x), x.cuda().sin())
@@ -430,9 +437,9 @@ def test_tensors_brought_over():
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-def test_results_on_the_cpu(mode):
+def test_results_on_the_cpu(mode: str) -> None:
     """As a mixture of experts counts its tokens: what was computed on the GPU leaves the graph on the CPU."""
-    def function(x):
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         counts = (x > 0).sum(0).cpu()
         return counts, counts.double() / 2, x.sin(), x.t().cpu()
 
@@ -442,7 +449,7 @@ def test_results_on_the_cpu(mode):
         torch.testing.assert_close(call(x), function(x), check_stride=True)
 
 
-def test_gradients_of_results_on_the_cpu():
+def test_gradients_of_results_on_the_cpu() -> None:
     x = torch.randn(64, device="cuda", requires_grad=True)
     call = torch.compile(lambda x: (x.sin().cpu() * 2).square().sum(), backend="kiln")
     loss = call(x)
@@ -451,9 +458,9 @@ def test_gradients_of_results_on_the_cpu():
     torch.testing.assert_close(x.grad, 4 * (2 * x.detach()).sin())
 
 
-def test_results_on_the_cpu_lie_as_eagers():
+def test_results_on_the_cpu_lie_as_eagers() -> None:
     """With gaps, and with elements that share memory."""
-    def function(x):
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (x * 2).t().cpu(), (x.sum(0, keepdim=True) * 2).cpu().expand(5, -1), x.new_empty_strided((3, 4), (10, 2),
                                                                                                       device="cpu")
 
@@ -466,16 +473,16 @@ def test_results_on_the_cpu_lie_as_eagers():
 # ---- CUDA graphs: reduce-overhead, through torch's trees
 
 
-def with_graphs(function, **arguments):
+def with_graphs(function: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
     return torch.compile(function, backend="kiln", mode="reduce-overhead", **arguments)
 
 
-def attention(x):
+def attention(x: torch.Tensor) -> torch.Tensor:
     x = F.layer_norm(x, x.shape[-1:])
     return F.scaled_dot_product_attention(x, x, x) @ torch.softmax(x.mT @ x, -1)
 
 
-def test_graphs_of_inference(replays, skips):
+def test_graphs_of_inference(replays: dict[str, int], skips: Callable[[], int]) -> None:
     call = with_graphs(attention)
     with torch.no_grad():
         for _ in range(6):
@@ -487,19 +494,19 @@ def test_graphs_of_inference(replays, skips):
     assert replays["recorded"] >= 1 and replays["replayed"] >= 5 and skips() == 0
 
 
-def test_graphs_of_training(replays, skips):
+def test_graphs_of_training(replays: dict[str, int], skips: Callable[[], int]) -> None:
     expected = losses(lambda model: model, steps=8)
     assert losses(with_graphs, steps=8) == pytest.approx(expected, rel=1e-4)
     assert kiln.stats()["cuda_graphs"] == 2  # forward and backward
     assert replays["replayed"] >= 12 and skips() == 0
 
 
-def test_no_graphs_by_default(replays, skips):
+def test_no_graphs_by_default(replays: dict[str, int], skips: Callable[[], int]) -> None:
     losses(lambda model: torch.compile(model, backend="kiln"))
     assert kiln.stats()["cuda_graphs"] == 0 and replays == {"recorded": 0, "replayed": 0} and skips() == 0
 
 
-def test_graphs_of_dynamic_sizes(replays):
+def test_graphs_of_dynamic_sizes(replays: dict[str, int]) -> None:
     call = with_graphs(lambda x: torch.softmax(x * 2, -1).sum(0), dynamic=True)
     for _ in range(4):
         for rows in (16, 24, 40):
@@ -510,8 +517,9 @@ def test_graphs_of_dynamic_sizes(replays):
     assert replays["recorded"] >= 3 and replays["replayed"] >= 9  # one graph a size
 
 
-def test_written_input_is_skipped(replays, skips, caplog):
-    def function(x, y):
+def test_written_input_is_skipped(replays: dict[str, int], skips: Callable[[], int],
+                                  caplog: pytest.LogCaptureFixture) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.add_(y)
         return x.sin()
 
@@ -528,13 +536,15 @@ def test_written_input_is_skipped(replays, skips, caplog):
     assert skips() >= 1 and replays["replayed"] == 0
 
 
-def test_written_buffer_is_recorded(replays, skips):
+def test_written_buffer_is_recorded(replays: dict[str, int], skips: Callable[[], int]) -> None:
     class Counter(torch.nn.Module):
-        def __init__(self):
+        total: torch.Tensor
+
+        def __init__(self) -> None:
             super().__init__()
             self.register_buffer("total", torch.zeros(64))
 
-        def forward(self, x):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.total.add_(x)
             return self.total * 2
 
@@ -550,7 +560,7 @@ def test_written_buffer_is_recorded(replays, skips):
     assert replays["replayed"] >= 4 and skips() == 0
 
 
-def test_graphs_draw_new_random_numbers(replays):
+def test_graphs_draw_new_random_numbers(replays: dict[str, int]) -> None:
     call = with_graphs(lambda x: F.dropout(x, 0.5))
     x = torch.ones(1000, device="cuda")
     drawn = []
@@ -562,7 +572,7 @@ def test_graphs_draw_new_random_numbers(replays):
     assert all(400 < (y == 0).sum() < 600 for y in drawn)
 
 
-def test_graphs_with_a_number_on_the_cpu(replays, skips):
+def test_graphs_with_a_number_on_the_cpu(replays: dict[str, int], skips: Callable[[], int]) -> None:
     call = with_graphs(lambda x, scale: x * scale)
     x = torch.randn(64, device="cuda")
     for value in range(6):
@@ -571,7 +581,7 @@ def test_graphs_with_a_number_on_the_cpu(replays, skips):
     assert replays["replayed"] >= 4 and skips() == 0
 
 
-def test_graph_loaded_from_the_cache(place):
+def test_graph_loaded_from_the_cache(place: Place) -> None:
     """A new process finds the graph in torch's cache and records it as well."""
     code = """
 import torch, kiln
@@ -598,7 +608,7 @@ print(kiln.stats()["autograd_cache_loads"], kiln.stats()["cuda_graphs"], len(rep
 
 
 @pytest.mark.usefixtures("no_fallback")
-def test_output_that_a_later_replay_overwrote():
+def test_output_that_a_later_replay_overwrote() -> None:
     """A program given its own results, which its replay overwrites: torch's own error, and a context as good as
     before."""
     layer = torch.nn.Linear(64, 64, device="cuda", dtype=torch.float16)
@@ -612,7 +622,7 @@ def test_output_that_a_later_replay_overwrote():
         assert torch.ones(1000, device="cuda").sum().item() == 1000
 
 
-def test_pinned_number_written_right_after_the_call():
+def test_pinned_number_written_right_after_the_call() -> None:
     compiled = torch.compile(lambda x, scale: x * scale, backend="kiln")
     x, scale = torch.ones(1 << 20, device="cuda"), torch.full((), 3.0).pin_memory()
     compiled(x, scale)
@@ -635,7 +645,7 @@ MEETING = {  # sums of many values in few elements
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", MEETING)
-def test_deterministic_sums(name, dtype):
+def test_deterministic_sums(name: str, dtype: torch.dtype) -> None:
     """The same bits each time; test_deterministic_algorithms_are_part_of_the_key and lower_index_test have the
     controls, since what has no order may well agree."""
     table = torch.randn(5, 64, device="cuda", dtype=dtype, requires_grad=True)
@@ -656,7 +666,7 @@ def test_deterministic_sums(name, dtype):
         assert all(torch.equal(a, b) for a, b in zip(run, runs[0]))
 
 
-def test_memory_that_cannot_be_allocated():
+def test_memory_that_cannot_be_allocated() -> None:
     compiled = torch.compile(lambda x: x.expand(1 << 40) + 1, backend="kiln")
     with pytest.raises(torch.OutOfMemoryError):
         compiled(torch.ones(1, device="cuda"))
@@ -666,24 +676,25 @@ def test_memory_that_cannot_be_allocated():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("function", [F.hardswish, F.hardsigmoid])
-def test_a_sixth_is_rounded_as_eager_rounds_it(function, dtype):
+def test_a_sixth_is_rounded_as_eager_rounds_it(function: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
     x = torch.linspace(-4, 4, 1001, dtype=dtype, device="cuda", requires_grad=True)
     mine, own = torch.compile(function, backend="kiln")(x), function(x)
     for one, other in ((mine, own), *zip(*(torch.autograd.grad(each.sum(), x) for each in (mine, own)))):
         torch.testing.assert_close(one, other, rtol=2 * torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps)
 
 
-def test_batch_norm_in_evaluation_gives_its_statistics():
+def test_batch_norm_in_evaluation_gives_its_statistics() -> None:
     """On a GPU, where nothing of the library's saves them: the running ones."""
     x, (weight, bias, mean), var = torch.randn(2, 3), torch.randn(3, 3), torch.rand(3) + 0.1
     arguments = [value.cuda() for value in (x, weight, bias, mean, var)]
-    function = lambda *tensors: torch.native_batch_norm(*tensors, False, 0.5, 1e-5)
+    function: Callable[..., Any] = lambda x, weight, bias, mean, var: torch.native_batch_norm(
+        x, weight, bias, mean, var, False, 0.5, 1e-5)
     torch.testing.assert_close(torch.compile(function, backend="kiln")(*arguments), function(*arguments), rtol=1e-6,
                                atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["attention's seed", "attention's seed in a kernel", "declared on the GPU"])
-def test_results_of_operators_that_are_on_the_cpu(name):
+def test_results_of_operators_that_are_on_the_cpu(name: str) -> None:
     if name == "declared on the GPU":
         made = torch.library.custom_op("kiln_gpu_test::to_cpu", lambda x: x.cpu() * 2, mutates_args=(),
                                        schema="(Tensor x) -> Tensor")
@@ -693,6 +704,7 @@ def test_results_of_operators_that_are_on_the_cpu(name):
         return
     query, key = torch.randn(2, 11, 4, 8, device="cuda"), torch.randn(2, 32, 4, 8, device="cuda")
     attend = torch.ops.aten._efficient_attention_forward
+    function: Callable[..., Any]
     if name == "attention's seed in a kernel":
         function = lambda q, k: (seed := attend(q, k, k, None, None, None, None, None, 0.5, 0, True)[2], seed * 2 + 1)
         seed, more = torch.compile(function, backend="kiln")(query, key)

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from daemons import kilnctl
+from daemons import Place, kilnctl
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
 
@@ -70,11 +70,12 @@ assert native > 0
 
 @pytest.mark.parametrize("dtype, tf32, tolerance", [("float32", True, 4e-3), ("float32", False, 2e-5),
                                                     ("float16", False, 4e-3), ("bfloat16", False, 3e-2)])
-def test_products_of_few_rows_run_by_a_kernel_of_our_own(place, dtype, tf32, tolerance):
+def test_products_of_few_rows_run_by_a_kernel_of_our_own(place: Place, dtype: str, tf32: bool,
+                                                         tolerance: float) -> None:
     place.run(_SKINNY.format(dtype=dtype, tf32=tf32, tolerance=tolerance))
 
 
-def test_max_autotune_measures_a_product_once(place):
+def test_max_autotune_measures_a_product_once(place: Place) -> None:
     counts = []
     for function in ("sin", "cos"):  # other graphs with the same product
         place.run(_MEASURED.format(function))
@@ -151,7 +152,7 @@ assert kiln.stats()["tuned_plans"] == changed and not kiln.stats()["fallbacks"],
 
 
 @pytest.mark.parametrize("tf32", [True, False])
-def test_max_autotune_measures_a_convolution_once(place, tf32):
+def test_max_autotune_measures_a_convolution_once(place: Place, tf32: bool) -> None:
     counts = []
     for activation in ("ReLU", "SiLU"):  # other graphs with the same convolutions
         print(place.run(_CONVOLVED.format(activation=activation, tf32=tf32))[0])
@@ -188,7 +189,8 @@ print(images, kiln.stats()["tuned_plans"])
 
 @pytest.mark.parametrize("dtype, tf32, tolerance, images", [("float32", True, 5e-3, 4), ("float32", False, 1e-4, 4),
                                                             ("float32", False, 1e-4, 1), ("bfloat16", False, 5e-2, 4)])
-def test_max_autotune_measures_the_layout_of_images(place, dtype, tf32, tolerance, images):
+def test_max_autotune_measures_the_layout_of_images(place: Place, dtype: str, tf32: bool, tolerance: float,
+                                                    images: int) -> None:
     counts = []
     for activation in ("ReLU", "SiLU"):  # another graph with the same convolutions
         print(place.run(_OF_IMAGES.format(activation, dtype=dtype, tf32=tf32, tolerance=tolerance, images=images))[0])
@@ -218,7 +220,7 @@ assert kiln.stats()["not_measured"] == 0 and not kiln.stats()["fallbacks"], kiln
 """
 
 
-def test_max_autotune_measures_a_kernels_schedules_once(place):
+def test_max_autotune_measures_a_kernels_schedules_once(place: Place) -> None:
     counts = []
     for function in ("sin", "sin", "cos"):  # again, of which the artifact is stored, and another graph
         place.run(_SCHEDULED.format(function))

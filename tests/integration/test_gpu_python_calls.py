@@ -1,9 +1,14 @@
 """Calls of Python between native kernels on a real GPU: users' Triton kernels, operators that write into their
 arguments, sizes that only the run knows; and the CUDA graphs around them. Without a GPU these tests skip themselves."""
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
 import kiln
+from agreement import gradient_of
+from daemons import Place
 
 pytestmark = [pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here"),
               pytest.mark.usefixtures("no_fallback")]
@@ -13,39 +18,40 @@ if torch.cuda.is_available():
     import triton.language as tl
 
     @triton.jit
-    def _square(x):
+    def _square(x):  # type: ignore[no-untyped-def]  # Triton reads annotations
         return x * x
 
-    @triton.jit
-    def _scaled_sum(x, y, out, count, factor, BLOCK: tl.constexpr):
+    @triton.jit  # type: ignore[untyped-decorator]  # Triton's, which may not be installed
+    def _scaled_sum(x, y, out, count, factor, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # likewise
         at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         inside = at < count
         sum = tl.load(x + at, inside) * factor + _square(tl.load(y + at, inside))
         tl.store(out + at, sum, inside)
 
-    @triton.autotune([triton.Config({"BLOCK": block}) for block in (128, 256)], key=["count"])
-    @triton.jit
-    def _add_into(into, x, count, BLOCK: tl.constexpr):
+    @triton.autotune(  # type: ignore[untyped-decorator]  # likewise
+        [triton.Config({"BLOCK": block}) for block in (128, 256)], key=["count"])
+    @triton.jit  # type: ignore[untyped-decorator]  # likewise
+    def _add_into(into, x, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # likewise
         at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         inside = at < count
         tl.store(into + at, tl.load(into + at, inside) + tl.load(x + at, inside), inside)
 
 
-def scaled_sum(x, y, factor, block=128):
+def scaled_sum(x: torch.Tensor, y: torch.Tensor, factor: float, block: int = 128) -> torch.Tensor:
     out = torch.empty_like(x)
     _scaled_sum[(triton.cdiv(x.numel(), block),)](x, y, out, x.numel(), factor, BLOCK=block)
     return out
 
 
-def between(x, y):
+def between(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.softmax(scaled_sum(x.sin(), y * 2, 0.5) + x, -1)
 
 
-def expected_between(x, y):
+def expected_between(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x.sin() * 0.5 + (y * 2).square() + x, -1)
 
 
-def written(total, x):
+def written(total: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     gain = (x * 3).cos()
     _add_into[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](total, gain, x.numel())
     return total.exp().sum(-1)
@@ -53,7 +59,7 @@ def written(total, x):
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_users_triton_kernels(mode, dynamic):
+def test_users_triton_kernels(mode: str, dynamic: bool) -> None:
     call = torch.compile(between, backend="kiln", mode=mode, dynamic=dynamic)
     for rows in (5, 7, 33) if dynamic else (5, 5, 5):
         for _ in range(3):
@@ -64,7 +70,7 @@ def test_users_triton_kernels(mode, dynamic):
     assert sum(count["runs"] for count in kiln.stats()["python"].values()) > 0
 
 
-def test_kernels_of_one_name_are_told_apart():
+def test_kernels_of_one_name_are_told_apart() -> None:
     x, y = torch.randn(64, device="cuda"), torch.randn(64, device="cuda")
     for factor in (0.25, 4.0):
         for block in (32, 64):
@@ -72,7 +78,7 @@ def test_kernels_of_one_name_are_told_apart():
             torch.testing.assert_close(call(x, y), (x * factor + y.square()) * 2)
 
 
-def test_a_triton_kernel_writes_into_an_input():
+def test_a_triton_kernel_writes_into_an_input() -> None:
     total, x = torch.zeros(8, 64, device="cuda"), torch.randn(8, 64, device="cuda")
     expected = (x * 3).cos()
     _add_into[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](torch.zeros_like(x), x, x.numel())  # tuned
@@ -87,11 +93,11 @@ def append(cache: torch.Tensor, row: torch.Tensor, at: int) -> None:
 
 
 @append.register_fake
-def _(cache, row, at):
+def _(cache: torch.Tensor, row: torch.Tensor, at: int) -> None:
     pass
 
 
-def peak_of(function, *inputs):
+def peak_of(function: Callable[..., Any], *inputs: torch.Tensor) -> tuple[torch.Tensor, int]:
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -100,19 +106,19 @@ def peak_of(function, *inputs):
     return result, torch.cuda.max_memory_allocated() - before
 
 
-def appended(cache, row):
+def appended(cache: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
     append(cache, row.sin(), 1)
     return cache.sum(0) * 2
 
 
-def made(row):
+def made(row: torch.Tensor) -> torch.Tensor:
     cache = torch.empty(256, row.numel(), device=row.device)
     append(cache, row.sin(), 1)
     return cache[1] * 2
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-def test_a_large_cache_is_held_once(mode):
+def test_a_large_cache_is_held_once(mode: str) -> None:
     cache, row = torch.randn(256, 1 << 20, device="cuda"), torch.randn(1 << 20, device="cuda")
     for function, inputs in ((appended, (cache, row)), (made, (row,))):
         call = torch.compile(function, backend="kiln", mode=mode)
@@ -130,18 +136,21 @@ def test_a_large_cache_is_held_once(mode):
 
 
 class Block(torch.nn.Module):
-    def __init__(self):
+    cache: torch.Tensor
+
+    def __init__(self) -> None:
         super().__init__()
         self.first, self.second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
         self.register_buffer("cache", torch.zeros(4, 64))
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.relu(self.first(x))
         append(self.cache, y.detach()[0], 1)
-        return self.second(y + self.cache).tanh()
+        result: torch.Tensor = self.second(y + self.cache).tanh()
+        return result
 
 
-def trained(model, wrapped, steps=6):
+def trained(model: torch.nn.Module, wrapped: Callable[..., Any], steps: int = 6) -> list[list[torch.Tensor]]:
     generator = torch.Generator("cuda").manual_seed(3)
     losses = []
     for _ in range(steps):
@@ -149,11 +158,11 @@ def trained(model, wrapped, steps=6):
         model.zero_grad()
         loss = wrapped(torch.randn(4, 64, generator=generator, device="cuda")).square().sum()
         loss.backward()
-        losses.append([loss.detach().clone(), *(parameter.grad.clone() for parameter in model.parameters())])
+        losses.append([loss.detach().clone(), *(gradient_of(parameter).clone() for parameter in model.parameters())])
     return losses
 
 
-def test_a_call_of_python_splits_the_recording(replays, skips):
+def test_a_call_of_python_splits_the_recording(replays: dict[str, int], skips: Callable[[], int]) -> None:
     torch.manual_seed(0)
     model, other = Block().cuda(), Block().cuda()
     other.load_state_dict(model.state_dict())
@@ -164,8 +173,8 @@ def test_a_call_of_python_splits_the_recording(replays, skips):
     assert replays["recorded"] >= 3 and replays["replayed"] >= 12 and skips() == 0
 
 
-def test_sizes_that_only_the_run_knows_split_the_recording(replays, skips):
-    def function(x, w):
+def test_sizes_that_only_the_run_knows_split_the_recording(replays: dict[str, int], skips: Callable[[], int]) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = torch.softmax(x @ w, -1)
         rows = torch.nonzero(y.sum(0) > 1).flatten()
         return y[:, rows] * 2, (w * 2).relu()
@@ -180,9 +189,9 @@ def test_sizes_that_only_the_run_knows_split_the_recording(replays, skips):
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-def test_an_element_as_a_size(mode):
-    def function(x):
-        count = (x > 0).sum().item()
+def test_an_element_as_a_size(mode: str) -> None:
+    def function(x: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        count: Any = (x > 0).sum().item()
         torch._check(count >= 0)
         return torch.ones(count, device=x.device) * 2, x.exp()
 
@@ -194,7 +203,7 @@ def test_an_element_as_a_size(mode):
             torch.testing.assert_close(call(x), function(x))
 
 
-def test_parts_loaded_from_the_cache(place):
+def test_parts_loaded_from_the_cache(place: Place) -> None:
     """A new process finds the parts in torch's cache and records them as well."""
     code = """
 import torch, kiln

@@ -3,6 +3,8 @@
 The graphs are built by hand or traced without Dynamo, so that they are the same with every torch.
 """
 import operator
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -19,12 +21,12 @@ pytestmark = pytest.mark.usefixtures("no_fallback")
 aten = torch.ops.aten
 
 
-def compiled(module):
+def compiled(module: torch.fx.GraphModule) -> Callable[..., Any]:
     inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
     return compile_graph(module, inputs, INFERENCE, options.parse())
 
 
-def same(results, expected):
+def same(results: Sequence[Any], expected: Sequence[Any]) -> None:
     assert [type(value) for value in results] == [type(value) for value in expected]
     for result, value in zip(results, expected):
         if isinstance(value, torch.Tensor):
@@ -33,8 +35,8 @@ def same(results, expected):
             assert result == value
 
 
-def test_numbers_of_sizes():
-    def f(x):
+def test_numbers_of_sizes() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, int, float, Any, bool, float, Any | float]:
         rows, columns = x.shape
         return (x * 2, rows * 2 + 1, rows / 2, rows ** 0.5, rows > 3, (rows + columns) % 3 / columns,
                 torch.sym_max(rows, columns) / 3)
@@ -45,7 +47,7 @@ def test_numbers_of_sizes():
         same(run([x]), f(x))
 
 
-def test_fixed_numbers():
+def test_fixed_numbers() -> None:
     graph = make_fx(lambda x: x * 2, tracing_mode="fake")(torch.randn(3))
     (output,) = [node for node in graph.graph.nodes if node.op == "output"]
     tensor = output.args[0]
@@ -58,7 +60,7 @@ def test_fixed_numbers():
     same(compiled(graph)([x]), (x * 2, 3, -2.5, True, False, None, "text", float("inf"), 4))
 
 
-def test_operator_with_integers_among_its_results(monkeypatch):
+def test_operator_with_integers_among_its_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fused attention on a GPU gives the longest lengths beside its tensors; a stand-in of the same schema does
     here."""
     target = aten._scaled_dot_product_flash_attention.default
@@ -76,18 +78,19 @@ def test_operator_with_integers_among_its_results(monkeypatch):
     for part, index in zip(parts, (0, 1, 4, 5)):
         part.meta["val"] = call.meta["val"][index]
 
-    def attention(query, key, value):
+    def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[Any, ...]:
         return query + key * value, query.sum(-1), None, None, query.shape[2], 8, None, None, None
 
-    attention._schema = target._schema
-    monkeypatch.setattr(library, "overload", lambda name: attention)
+    overload: Any = attention
+    overload._schema = target._schema
+    monkeypatch.setattr(library, "overload", lambda name: overload)
     run = compiled(fx.GraphModule({}, graph))
     for rows in (8, 12):
         x = torch.randn(2, 3, rows, 16)
         same(run([x]), ((x + x * x).view(6, rows, 16), x.sum(-1), rows, 8))
 
 
-def test_float_input():
+def test_float_input() -> None:
     x = make_fx(lambda x: x * 2, tracing_mode="symbolic")(torch.randn(5, 4)).graph
     fake = next(iter(x.nodes)).meta["val"]
     graph = fx.Graph()
@@ -98,12 +101,12 @@ def test_float_input():
     scaled.meta["val"] = shifted.meta["val"] = fake * 1.0
     graph.output((shifted,))
     run = compiled(fx.GraphModule({}, graph))
-    x = torch.randn(8, 4)
-    torch.testing.assert_close(run([x, 3.5, 0.25])[0], x * 3.5 + 0.25)
+    given = torch.randn(8, 4)
+    torch.testing.assert_close(run([given, 3.5, 0.25])[0], given * 3.5 + 0.25)
 
 
-def test_kept_in_torchs_cache():
-    def f(x):
+def test_kept_in_torchs_cache() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, float, bool]:
         return x * 2, x.shape[0] / 2, x.shape[0] > 6
 
     for size in (5, 5):

@@ -1,5 +1,7 @@
 """What torch refuses the runtime (memory, a tensor's data) is raised with torch's own error, and nothing runs on it."""
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -16,13 +18,13 @@ FUNCTIONS = [
 ]
 
 
-def refused(tensor):
+def refused(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor`, whose memory torch gives to nobody, as that of an output that a CUDA graph has overwritten."""
     torch._C._set_throw_on_mutable_data_ptr(tensor)
     return tensor
 
 
-def error_of(run):
+def error_of(run: Callable[[], object]) -> tuple[type[BaseException], str]:
     with pytest.raises(Exception) as caught:
         run()
     return type(caught.value), str(caught.value)
@@ -30,7 +32,7 @@ def error_of(run):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_memory_that_is_not_to_be_read(function, dynamic):
+def test_memory_that_is_not_to_be_read(function: Callable[..., torch.Tensor], dynamic: bool) -> None:
     draw = random.Random(FUNCTIONS.index(function))
     compiled = torch.compile(function, backend="kiln", dynamic=dynamic)
     size = draw.randint(2, 80)
@@ -45,7 +47,7 @@ def test_memory_that_is_not_to_be_read(function, dynamic):
                                    function(*[tensor.clone() for tensor in tensors]))
 
 
-def test_memory_that_is_not_to_be_read_in_a_backward():
+def test_memory_that_is_not_to_be_read_in_a_backward() -> None:
     weight = torch.randn(16, 16, requires_grad=True)
     compiled = torch.compile(lambda x: torch.tanh(x @ weight).sum(), backend="kiln")
     x = torch.randn(4, 16, requires_grad=True)
@@ -56,7 +58,7 @@ def test_memory_that_is_not_to_be_read_in_a_backward():
     assert x.grad is None and weight.grad is None
 
 
-def test_storage_that_was_given_back():
+def test_storage_that_was_given_back() -> None:
     compiled = torch.compile(lambda x: x * 2, backend="kiln")
     compiled(torch.ones(8))
     x = torch.ones(8)
@@ -68,7 +70,7 @@ def test_storage_that_was_given_back():
 
 
 @pytest.mark.parametrize("function", [lambda x: x.expand(1 << 44) + 1, lambda x: x.expand(1 << 22, 1 << 22).clone()])
-def test_memory_that_cannot_be_allocated(function):
+def test_memory_that_cannot_be_allocated(function: Callable[..., torch.Tensor]) -> None:
     x = torch.ones(1)
     kind, text = error_of(lambda: function(x))
     compiled = torch.compile(function, backend="kiln")
@@ -78,11 +80,11 @@ def test_memory_that_cannot_be_allocated(function):
     assert words in text and text[text.index(words):] == got_text[got_text.index(words):]
 
 
-def test_pinned_numbers_are_read_before_the_call_returns():
+def test_pinned_numbers_are_read_before_the_call_returns() -> None:
     class Pinned(torch.Tensor):
-        def is_pinned(self):
+        def is_pinned(self, device: Any = None) -> bool:
             return True
 
     for kind, same in ((torch.Tensor, True), (Pinned, False)):
         x = torch.ones(()).as_subclass(kind)
-        assert (devices.brought_to("cpu", x).data_ptr() == x.data_ptr()) is same
+        assert (devices.brought_to(torch.device("cpu"), x).data_ptr() == x.data_ptr()) is same

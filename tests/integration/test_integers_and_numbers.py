@@ -1,6 +1,8 @@
 """Integers wrap as eager's do, wherever they are computed; Python numbers convert, or are refused, as eager has it."""
 import os
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,27 +15,27 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 CAMPAIGN = 10 if os.environ.get("KILN_FULL") else 1
 
 
-def _compiled(function, **keywords):
+def _compiled(function: Callable[..., Any], **keywords: Any) -> Callable[..., Any]:
     return torch.compile(function, backend="kiln", **keywords)
 
 
-def _same(actual, expected):
+def _same(actual: Any, expected: Any) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True, check_stride=True)
 
 
 # ---- programs of integers
 
-def _constant(chosen, dtype):
+def _constant(chosen: random.Random, dtype: torch.dtype) -> int:
     bits = 7 if dtype in (torch.uint8, torch.int8) else torch.iinfo(dtype).bits - 1
-    value = chosen.choice((chosen.randint(-5, 9), chosen.getrandbits(bits), 2**bits - 1, 3 << max(bits - 2, 0),
-                           6364136223846793005))
+    value: int = chosen.choice((chosen.randint(-5, 9), chosen.getrandbits(bits), 2**bits - 1, 3 << max(bits - 2, 0),
+                                6364136223846793005))
     value &= 2**bits - 1
     return value if dtype == torch.uint8 or chosen.random() < 0.6 else -value
 
 
 # By kind, the forms it may take: of two values, a number of the first one's dtype, a small number, how many
 # elements there are, and the device.
-FORMS = {
+FORMS: dict[str, list[Callable[..., torch.Tensor]]] = {
     "add": [lambda x, y, n, k, rows, device: x + y],
     "sub": [lambda x, y, n, k, rows, device: x - y],
     "mul": [lambda x, y, n, k, rows, device: x * y],
@@ -62,7 +64,7 @@ FORMS = {
 }
 
 
-def integer_program(seed):
+def integer_program(seed: int) -> Callable[..., list[torch.Tensor]]:
     """A function of tensors of integers; what it computes is drawn once."""
     chosen = random.Random(seed)
     kinds = ("add", "sub", "mul", "number", "number", "number", "shift", "divide", "where", "one", "positions",
@@ -71,7 +73,7 @@ def integer_program(seed):
               {dtype: _constant(chosen, dtype) for dtype in INTEGERS}, chosen.randint(0, 9))
               for _ in range(chosen.randint(3, 9))]
 
-    def program(*inputs):
+    def program(*inputs: torch.Tensor) -> list[torch.Tensor]:
         values = list(inputs)
         for form, first, second, numbers, small in steps:
             x, y = values[first % len(values)], values[second % len(values)]
@@ -81,7 +83,7 @@ def integer_program(seed):
     return program
 
 
-def integer_inputs(seed, rows):
+def integer_inputs(seed: int, rows: int) -> list[torch.Tensor]:
     chosen = random.Random(seed)
     inputs = []
     for dtype in chosen.choices(INTEGERS, k=2):
@@ -95,19 +97,19 @@ def integer_inputs(seed, rows):
 @pytest.mark.usefixtures("no_fallback")
 class TestPrograms:
     @pytest.mark.parametrize("seed", range(12 * CAMPAIGN))
-    def test_static(self, seed):
+    def test_static(self, seed: int) -> None:
         program, inputs = integer_program(seed), integer_inputs(seed, 5 + seed % 30)
         _same(_compiled(program, dynamic=False)(*inputs), program(*inputs))
 
     @pytest.mark.parametrize("seed", range(100, 100 + 4 * CAMPAIGN))
-    def test_dynamic(self, seed):
+    def test_dynamic(self, seed: int) -> None:
         program = integer_program(seed)
         compiled = _compiled(program, dynamic=True)
         for rows in (5, 9, 70):
             inputs = integer_inputs(seed, rows)
             _same(compiled(*inputs), program(*inputs))
 
-    def test_multiples_of_positions(self):
+    def test_multiples_of_positions(self) -> None:
         for factor in (6364136223846793005, 2**62, -2**63, 2**61 + 1):
             for function in (lambda x: torch.arange(3) * factor + x, lambda x: torch.arange(3) * factor < x,
                              lambda x: F.pad(torch.arange(3) * factor, (2, 2)) > 0,
@@ -115,34 +117,35 @@ class TestPrograms:
                              lambda x: torch.arange(12).view(3, 4) * factor - factor // 2):
                 _same(_compiled(function)(torch.tensor(0)), function(torch.tensor(0)))
 
-    def test_numbers_that_change(self):
+    def test_numbers_that_change(self) -> None:
         compiled = _compiled(lambda x, k: torch.arange(4) * k + x, dynamic=True)
         for k in (3, 7, 2**62 + 1, -2**63 + 5):
             _same(compiled(torch.tensor(1), k), torch.arange(4) * k + 1)
 
-    def test_positions_that_index(self):
+    def test_positions_that_index(self) -> None:
         x = torch.randn(10)
-        for function in (lambda x: x[torch.arange(4) * 2 + 1], lambda x: x[torch.arange(9, -1, -1)],
-                         lambda x: x[(torch.arange(10) * 6364136223846793005) % 10],
-                         lambda x: x[torch.arange(3) * -2 + 9]):
+        functions: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+            lambda x: x[torch.arange(4) * 2 + 1], lambda x: x[torch.arange(9, -1, -1)],
+            lambda x: x[(torch.arange(10) * 6364136223846793005) % 10], lambda x: x[torch.arange(3) * -2 + 9])
+        for function in functions:
             _same(_compiled(function)(x), function(x))
             _same(_compiled(function, dynamic=True)(x), function(x))
 
 
 class TestPowers:
-    def test_of_tensors(self):
+    def test_of_tensors(self) -> None:
         for dtype in INTEGERS:
             x = torch.tensor([-3, -2, -1, 0, 1, 2, 3, 5]).to(dtype)
             for exponent in (torch.tensor([0, 1, 2, 3, 9, 60, 63, 64]), torch.tensor([-1, -2, -3, -1, -7, -63, 0, 1])):
                 exponent = exponent.to(dtype)
                 _same(_compiled(torch.pow)(x, exponent), torch.pow(x, exponent))
-            for exponent in (0, 1, 2, 3, 4, 7, 100):
-                _same(_compiled(lambda x: x**exponent)(x), x**exponent)
+            for power in (0, 1, 2, 3, 4, 7, 100):
+                _same(_compiled(lambda x: x**power)(x), x**power)
         x = torch.tensor([-1, 1, 3])
         _same(_compiled(lambda x: x**(2**62 + 1))(x), x**(2**62 + 1))
 
     @pytest.mark.parametrize("dynamic", (False, True))
-    def test_a_negative_number_is_refused(self, dynamic):
+    def test_a_negative_number_is_refused(self, dynamic: bool) -> None:
         for exponent in (-1, -2, -7):
             for dtype in INTEGERS:
                 x = torch.tensor([1, 2, 3]).to(dtype)
@@ -190,7 +193,7 @@ TAKES_A_NUMBER = {
 DTYPES = (*INTEGERS, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool)
 
 
-def _numbers(chosen, dtype):
+def _numbers(chosen: random.Random, dtype: torch.dtype) -> list[float]:
     """Of those that just fit, those that just don't, and those of another kind."""
     if dtype == torch.bool:
         return chosen.sample((True, 2, -1, 0.5, float("nan")), 2)
@@ -204,14 +207,14 @@ def _numbers(chosen, dtype):
                           float(info.max) * 2, float("inf"), -1), 4)
 
 
-def _outcome(function, *arguments):
+def _outcome(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except Exception as error:
         return error
 
 
-def _check_number(function, dtype, number):
+def _check_number(function: Callable[..., Any], dtype: torch.dtype, number: float) -> None:
     x = torch.arange(4).to(dtype)
     run = lambda x: function(x, number)
     expected = _outcome(run, x)
@@ -228,7 +231,7 @@ def _check_number(function, dtype, number):
         assert isinstance(actual, kind), f"{dtype}, {number!r}: {actual} where eager raises {expected!r}"
         return
     assert not isinstance(actual, Exception), f"{dtype}, {number!r}: {actual!r}"
-    close = {} if dtype.is_floating_point or number.__class__ is float else {"rtol": 0, "atol": 0}
+    close: dict[str, Any] = {} if dtype.is_floating_point or number.__class__ is float else {"rtol": 0, "atol": 0}
     try:
         torch.testing.assert_close(actual, expected, equal_nan=True, **close)
     except AssertionError:  # what torch traces may also multiply and divide in another order
@@ -239,7 +242,7 @@ def _check_number(function, dtype, number):
 
 class TestNumbers:
     @pytest.mark.parametrize("name", TAKES_A_NUMBER)
-    def test_as_eager(self, name):
+    def test_as_eager(self, name: str) -> None:
         chosen = random.Random(name)
         for dtype in chosen.sample(DTYPES, 1 if CAMPAIGN == 1 else len(DTYPES)):
             for number in _numbers(chosen, dtype)[: 2 * CAMPAIGN]:
@@ -250,7 +253,8 @@ class TestNumbers:
         (lambda x: torch.full_like(x, 1e9), "full", "1e"), (lambda x: F.pad(x, (1, 1), value=-200), "constant_pad_nd",
                                                             "-200"),
         (lambda x: x**-2, "pow", "-2"), (lambda x: x.scatter(0, INDEX, 128), "scatter", "128")])
-    def test_what_is_refused_is_named(self, function, name, number, monkeypatch):
+    def test_what_is_refused_is_named(self, function: Callable[..., torch.Tensor], name: str, number: str,
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
         x = torch.arange(4, dtype=torch.int8)
         monkeypatch.setenv("KILN_FALLBACK", "error")  # one node is PyTorch's, not the graph
         with pytest.raises(RuntimeError) as raised:
@@ -259,7 +263,7 @@ class TestNumbers:
         assert "negative integer" in text or (name in text and number in text), text
 
     @pytest.mark.usefixtures("no_fallback")
-    def test_what_fits_is_compiled(self):
+    def test_what_fits_is_compiled(self) -> None:
         x = torch.arange(4, dtype=torch.int8)
         for function in (lambda x: x.clamp(-128, 127), lambda x: x.masked_fill(MASK, -128), lambda x: x + 1000,
                          lambda x: x * 300 < 1000,
@@ -271,7 +275,7 @@ class TestNumbers:
 
 # ---- what eager refuses beside numbers that do not fit
 
-OUT_OF_RANGE = {
+OUT_OF_RANGE: dict[str, tuple[Callable[..., torch.Tensor], tuple[float, ...]]] = {
     "smooth_l1_loss": (lambda x, v: F.smooth_l1_loss(x, x + 1, beta=v), (0.0, 0.5, -0.5, -2.0)),
     "celu": (lambda x, v: F.celu(x, v), (1.0, -1.0, 0.0)),
     "bernoulli": (lambda x, v: torch.bernoulli(x, v) * 0, (0.0, 1.0, 1.5, -0.25)),
@@ -280,11 +284,11 @@ OUT_OF_RANGE = {
 }
 
 
-def _class_weights(x, dtype):
+def _class_weights(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return F.cross_entropy(x, torch.arange(len(x)) % x.shape[1], torch.ones(x.shape[1], dtype=dtype))
 
 
-def _batch_norm(x, y, training):
+def _batch_norm(x: torch.Tensor, y: torch.Tensor, training: bool) -> torch.Tensor:
     return F.batch_norm(x, y[0].clone(), y[0].abs() + 1, training=training)
 
 
@@ -329,7 +333,7 @@ WANTS_NUMBERS = {
 }
 
 
-def _as_eager(function, *arguments):
+def _as_eager(function: Callable[..., Any], *arguments: Any) -> bool:
     """Eager's result, or eager's very error."""
     torch._dynamo.reset()
     expected, actual = _outcome(function, *arguments), _outcome(_compiled(function), *arguments)
@@ -338,33 +342,34 @@ def _as_eager(function, *arguments):
                                                                                                                expected)
         return False
     assert not isinstance(actual, Exception), actual
-    close = {"rtol": 1e-2, "atol": 1e-2} if actual.dtype in (torch.bfloat16, torch.float16) else {"rtol": 1e-5,
-                                                                                                  "atol": 1e-5}
-    torch.testing.assert_close(actual, expected, **close)
+    tolerance = 1e-2 if actual.dtype in (torch.bfloat16, torch.float16) else 1e-5
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
     return True
 
 
 class TestWhatEagerRefuses:
     @pytest.mark.parametrize("name", OUT_OF_RANGE)
-    def test_numbers(self, name):
+    def test_numbers(self, name: str) -> None:
         function, numbers = OUT_OF_RANGE[name]
         taken = [_as_eager(lambda x, v=number: function(x, v), torch.randn(random.randrange(1, 9), 5))
                  for number in numbers]
         assert {True, False} <= set(taken)
 
     @pytest.mark.parametrize("name", WANTS_DTYPES)
-    def test_dtypes(self, name):
+    def test_dtypes(self, name: str) -> None:
         chosen = random.Random(name)
         drawn = [(one, one, torch.int64) for one in chosen.sample(FLOATS, 2)]
         drawn += [(torch.bfloat16, torch.float32, torch.int64)]
-        drawn += [(*chosen.sample(FLOATS, 2), chosen.choice((torch.int64, torch.int32))) for _ in range(4)]
+        for _ in range(4):
+            one, other = chosen.sample(FLOATS, 2)
+            drawn.append((one, other, chosen.choice((torch.int64, torch.int32))))
         for first, second, third in drawn:
             rows = chosen.randrange(2, 6)
             x, y = torch.randn(rows, 6).to(first), torch.randn(rows, 6).to(second)
             _as_eager(WANTS_DTYPES[name], x, y, torch.randperm(rows).to(third))
 
     @pytest.mark.parametrize("name", ["index_select", "index_add", "index_copy", "index_fill"])
-    def test_dtypes_of_positions(self, name):
+    def test_dtypes_of_positions(self, name: str) -> None:
         function = {"index_select": lambda x, i: x.index_select(0, i), "index_add": lambda x, i: x.index_add(0, i, x),
                     "index_copy": lambda x, i: x.index_copy(0, i, x),
                     "index_fill": lambda x, i: x.index_fill(0, i, 2.0)}[name]
@@ -373,8 +378,8 @@ class TestWhatEagerRefuses:
         assert {True, False} <= set(taken)
 
     @pytest.mark.parametrize("dynamic", [False, True])
-    def test_truth_values_as_factors(self, dynamic):
-        def add(x):
+    def test_truth_values_as_factors(self, dynamic: bool) -> None:
+        def add(x: torch.Tensor) -> torch.Tensor:
             return torch.add(x, x, alpha=True)
 
         for dtype in (torch.bool, torch.int32, torch.float32):
@@ -384,7 +389,7 @@ class TestWhatEagerRefuses:
             assert type(actual) is type(expected) and str(actual) == str(expected)
 
     @pytest.mark.parametrize("name", WANTS_NUMBERS)
-    def test_truth_values_and_whole_numbers(self, name):
+    def test_truth_values_and_whole_numbers(self, name: str) -> None:
         whole = random.Random(name).choice((torch.uint8, torch.int8, torch.int32, torch.int64))
         refused = []
         for dtype in (torch.bool, whole, torch.float32):
@@ -399,7 +404,7 @@ class TestWhatEagerRefuses:
         assert refused[0] and not refused[2]
 
 
-    def test_a_margin_beside_a_wider_target(self):
+    def test_a_margin_beside_a_wider_target(self) -> None:
         """Eager multiplies in the input's dtype, in which the exponential is infinite."""
         for dtype in FLOATS:
             x, target = torch.linspace(-90, 90, 7).to(dtype), torch.ones(7, dtype=random.choice(FLOATS))
@@ -409,7 +414,7 @@ class TestWhatEagerRefuses:
 class TestWhere:
     @pytest.mark.usefixtures("no_fallback")
     @pytest.mark.parametrize("seed", range(2 * CAMPAIGN))
-    def test_dtypes(self, seed):
+    def test_dtypes(self, seed: int) -> None:
         chosen = random.Random(seed)
         for _ in range(4):
             a, b = (torch.randint(0, 100, chosen.choice(((4,), (), (1,))),
@@ -417,19 +422,20 @@ class TestWhere:
                     for dtype in chosen.choices(DTYPES, k=2))
             number = chosen.choice((True, 3, 2.5))
             condition = MASK
-            for function in (lambda a, b: torch.where(condition, a, b), lambda a, b: torch.where(condition, a, number),
-                             lambda a, b: torch.where(condition, number, b),
-                             lambda a, b: torch.where(condition, number, 7)):
+            functions: tuple[Callable[..., torch.Tensor], ...] = (
+                lambda a, b: torch.where(condition, a, b), lambda a, b: torch.where(condition, a, number),
+                lambda a, b: torch.where(condition, number, b), lambda a, b: torch.where(condition, number, 7))
+            for function in functions:
                 torch._dynamo.reset()
                 _same(_compiled(function)(a, b), function(a, b))
 
 
 @pytest.mark.usefixtures("no_fallback")
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_masked_index_put_accumulate(dtype):
+def test_masked_index_put_accumulate(dtype: torch.dtype) -> None:
     x, mask = torch.arange(6).to(dtype), torch.tensor([True, False, True, True])
     index, values = torch.tensor([0, 99, 2, 0]), torch.tensor([1, 1, 0, 1]).to(dtype)
-    put = lambda x: A._unsafe_masked_index_put_accumulate(x, mask, [index], values)
+    put: Callable[..., Any] = lambda x: A._unsafe_masked_index_put_accumulate(x, mask, [index], values)
     _same(_compiled(put)(x), put(x))
-    get = lambda x: A._unsafe_masked_index(x, mask, [index], 1)
+    get: Callable[..., Any] = lambda x: A._unsafe_masked_index(x, mask, [index], 1)
     _same(_compiled(get)(x), get(x))

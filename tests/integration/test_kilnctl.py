@@ -1,10 +1,11 @@
 """kilnctl against a daemon that compiled a real graph: what people read and what scripts parse."""
 import json
 import textwrap
+from collections.abc import Callable
 
 import pytest
 
-from daemons import kilnctl
+from daemons import Place, kilnctl
 
 TRAIN = textwrap.dedent("""
     import torch, kiln
@@ -21,11 +22,11 @@ TRAIN = textwrap.dedent("""
 
 
 @pytest.fixture
-def ask(place):
+def ask(place: Place) -> Callable[..., str]:
     """kilnctl's text for some words, once the daemon has compiled TRAIN's two graphs."""
     place.run(TRAIN)
 
-    def run(*words, code=0):
+    def run(*words: str, code: int = 0) -> str:
         result = kilnctl(place, *words)
         assert result.returncode == code, result.stderr
         return result.stdout if code == 0 else result.stderr
@@ -33,7 +34,7 @@ def ask(place):
     return run
 
 
-def test_every_command_with_a_real_graph(ask):
+def test_every_command_with_a_real_graph(ask: Callable[..., str]) -> None:
     stats = json.loads(ask("stats", "--json"))
     assert {"lookups", "hits", "misses", "compiles", "joined", "failures", "entries", "bytes"} <= set(stats)
     assert stats["compiles"] == 2 and stats["hits"] + stats["joined"] >= 2 and stats["bytes"] > 0
@@ -71,7 +72,7 @@ def test_every_command_with_a_real_graph(ask):
 OTHER_NUMERICS = TRAIN.replace("import torch, kiln", "import torch, kiln\ntorch.use_deterministic_algorithms(True)")
 
 
-def test_why_and_diff_of_real_graphs(ask, place):
+def test_why_and_diff_of_real_graphs(ask: Callable[..., str], place: Place) -> None:
     """The same model under other numerics compiles again, and kilnctl says for what."""
     place.run(OTHER_NUMERICS, KILN_JOB="nightly")
     reply = json.loads(ask("why", "nightly", "--json"))

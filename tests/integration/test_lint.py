@@ -1,6 +1,7 @@
 """tests/lint.sh's judges of Python see what goes against pyproject.toml."""
 import importlib.util
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ MYPY = ("mypy", "--config-file", os.path.join(ROOT, "pyproject.toml"), "--cache-
 RIGHT = "def double(number: int) -> int:\n    return 2 * number\n"
 
 
-def judged(command, text, folder):
+def judged(command: tuple[str, ...], text: str, folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
     if importlib.util.find_spec(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed (deploy/setup.sh --tests)")
     path = folder / "judged.py"
@@ -23,7 +24,7 @@ def judged(command, text, folder):
 
 
 @pytest.mark.parametrize("command", [RUFF, MYPY], ids=lambda command: command[0])
-def test_what_is_right_passes(tmp_path, command):
+def test_what_is_right_passes(tmp_path: pathlib.Path, command: tuple[str, ...]) -> None:
     done = judged(command, RIGHT, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -35,6 +36,6 @@ def test_what_is_right_passes(tmp_path, command):
     (MYPY, RIGHT.replace("2 * number", "str(number)"), "return-value"),
     (MYPY, RIGHT + "\n\nmany: list = []\n", "type-arg"),
 ], ids=lambda value: value if isinstance(value, str) and len(value) < 20 else "")
-def test_a_planted_fault_fails(tmp_path, command, text, said):
+def test_a_planted_fault_fails(tmp_path: pathlib.Path, command: tuple[str, ...], text: str, said: str) -> None:
     done = judged(command, text, tmp_path)
     assert done.returncode == 1 and said in done.stdout, done.stdout + done.stderr

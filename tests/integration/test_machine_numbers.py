@@ -1,5 +1,6 @@
 """What is known of machines stands in compiler/target (tests/machine_numbers.py), and the check sees what does not."""
 import os
+import pathlib
 import shutil
 import sys
 
@@ -11,12 +12,12 @@ sys.path.insert(0, TESTS)
 import machine_numbers  # noqa: E402 - the path comes first
 
 
-def test_no_number_of_a_machine_is_elsewhere():
+def test_no_number_of_a_machine_is_elsewhere() -> None:
     assert machine_numbers.faults(ROOT, machine_numbers.OTHER) == []
 
 
 @pytest.fixture
-def copy(tmp_path):
+def copy(tmp_path: pathlib.Path) -> pathlib.Path:
     for folder in machine_numbers.FOLDERS:
         shutil.copytree(os.path.join(ROOT, folder), tmp_path / folder)
     return tmp_path
@@ -46,14 +47,14 @@ def copy(tmp_path):
     "  const int64_t most = gpu.registers_of_multiprocessor / threads / 2;",
     "  if (type.device == v1::CUDA) return true;",
 ])
-def test_one_is_named(copy, line):
+def test_one_is_named(copy: pathlib.Path, line: str) -> None:
     path = copy / "compiler" / "schedule" / "fuse.cc"
     path.write_text(path.read_text() + line + "\n")
     found, = machine_numbers.faults(copy, machine_numbers.OTHER)
     assert found.startswith("compiler/schedule/fuse.cc:") and found.endswith(line.strip())
 
 
-def test_an_exception_that_nothing_needs_is_named(copy):
+def test_an_exception_that_nothing_needs_is_named(copy: pathlib.Path) -> None:
     other = {**machine_numbers.OTHER, "compiler/schedule/fuse.cc: kNothing": "gone"}
     assert machine_numbers.faults(copy, other) == [
         "tests/machine_numbers.py: nothing is compiler/schedule/fuse.cc: kNothing"]

@@ -9,7 +9,7 @@ EVERYWHERE = {"__init__.py", "main.cc"}
 SUFFIXES = (".cc", ".h", ".py", ".proto")
 
 
-def same_names(root):
+def same_names(root: pathlib.Path) -> dict[str, list[str]]:
     """{name: places} of the sources that share a name."""
     places = collections.defaultdict(list)
     for folder in FOLDERS:
@@ -19,11 +19,11 @@ def same_names(root):
     return {name: found for name, found in places.items() if len(found) > 1}
 
 
-def test_no_two_files_have_one_name():
+def test_no_two_files_have_one_name() -> None:
     assert not same_names(ROOT)
 
 
-def test_a_second_file_of_one_name_is_found(tmp_path):
+def test_a_second_file_of_one_name_is_found(tmp_path: pathlib.Path) -> None:
     for place in ("compiler/ir/verify.cc", "compiler/lower/verify.cc", "server/main.cc", "client/main.cc"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).touch()

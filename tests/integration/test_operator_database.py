@@ -4,11 +4,16 @@ Controls: results spoilt on purpose, and processes that die and hang, have to be
 """
 import json
 import os
+import pathlib
 import sys
 import time
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeAlias
 
 import pytest
 import torch
+
+from daemons import Place
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "campaign"))
 pytest.importorskip("expecttest")  # torch's databases import it
@@ -22,12 +27,15 @@ from verdicts import AS_AOT, BAD, ERROR, FALLBACK, NOT_CAPTURED, OK, WRONG
 # ---- the judge ----
 
 
-def results(*outputs, inputs=()):
+Database: TypeAlias = dict[str, subjects.Subject]
+
+
+def results(*outputs: Any, inputs: Sequence[torch.Tensor] = ()) -> judge.Results:
     leaves = [(f"output {number}", value) for number, value in enumerate(outputs)]
     return judge.Results(leaves + [(f"input {number}", value) for number, value in enumerate(inputs)])
 
 
-def kinds(mine, own, exact=None, **options):
+def kinds(mine: Any, own: Any, exact: Any = None, **options: Any) -> list[str]:
     mine, own, exact = (value if value is None or isinstance(value, judge.Results) else results(value)
                         for value in (mine, own, exact))
     return [difference.kind for difference in judge.differences(mine, own, exact, **options)]
@@ -36,13 +44,13 @@ def kinds(mine, own, exact=None, **options):
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64]
 
 
-def drawn(dtype, seed, scale=1.0):
+def drawn(dtype: torch.dtype, seed: int, scale: float = 1.0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     wide = torch.complex128 if dtype.is_complex else torch.float64
     return (torch.randn(4, 33, dtype=wide, generator=generator) * scale).to(dtype)
 
 
-def moved(value, units):
+def moved(value: torch.Tensor, units: float) -> torch.Tensor:
     """With its largest element so many units in the last place away."""
     changed = value.clone()
     at = changed.abs().flatten().argmax()
@@ -52,7 +60,7 @@ def moved(value, units):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 100.0])
-def test_three_units_are_wrong_and_one_is_right(dtype, scale):
+def test_three_units_are_wrong_and_one_is_right(dtype: torch.dtype, scale: float) -> None:
     for seed in range(10):
         own = drawn(dtype, seed, scale)
         exact = own.to(torch.complex128 if dtype.is_complex else torch.float64)
@@ -62,7 +70,7 @@ def test_three_units_are_wrong_and_one_is_right(dtype, scale):
         assert kinds(moved(own, -3 * torch.sgn(own.flatten()[own.abs().argmax()]).item()), own, exact) == ["value"]
 
 
-def test_twice_the_error_of_eager_is_right():
+def test_twice_the_error_of_eager_is_right() -> None:
     own = drawn(torch.float32, 1)
     exact = own.double()
     exact[2, 3] += 1e-3
@@ -73,7 +81,7 @@ def test_twice_the_error_of_eager_is_right():
     assert kinds(mine, own, exact) == ["value"]
 
 
-def test_errors_of_float64_are_measured_by_float32():
+def test_errors_of_float64_are_measured_by_float32() -> None:
     own = drawn(torch.float64, 2)
     mine = own.clone()
     mine[0, 0] += 1e-14
@@ -87,7 +95,7 @@ def test_errors_of_float64_are_measured_by_float32():
         assert kinds(mine, own, estimate=near) == found
 
 
-def test_eager_may_be_exact_by_chance():
+def test_eager_may_be_exact_by_chance() -> None:
     own = drawn(torch.float32, 1)
     exact = results(own.double() + 1e-3)
     nearby = judge.errors_of_eager(results(own), exact)
@@ -98,7 +106,7 @@ def test_eager_may_be_exact_by_chance():
     assert kinds(own + 2.1e-3, own, own.double(), own_errors=nearby) == ["value"]
 
 
-def test_nan_and_infinity_have_their_places():
+def test_nan_and_infinity_have_their_places() -> None:
     own = drawn(torch.float32, 3)
     own[0, 0], own[1, 1], own[2, 2] = float("nan"), float("inf"), float("-inf")
     assert kinds(own.clone(), own, own.double()) == []
@@ -110,7 +118,7 @@ def test_nan_and_infinity_have_their_places():
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
-def test_integers_are_exact(dtype):
+def test_integers_are_exact(dtype: torch.dtype) -> None:
     own = (torch.arange(12) % 2).to(dtype)
     mine = own.clone()
     mine[5] = 0
@@ -118,7 +126,7 @@ def test_integers_are_exact(dtype):
     assert kinds(mine, own) == ["value"]
 
 
-def test_dtype_shape_and_strides():
+def test_dtype_shape_and_strides() -> None:
     own = torch.randn(3, 4)
     assert kinds(own.double(), own) == ["dtype"]
     assert kinds(own.reshape(4, 3), own) == ["shape"]
@@ -132,7 +140,7 @@ def test_dtype_shape_and_strides():
     assert kinds(value, value.clone().as_strided((1, 4), (9, 1))) == []
 
 
-def test_shared_memory():
+def test_shared_memory() -> None:
     base = torch.randn(3, 4)
     apart = results(base + 1, base + 1, inputs=[base])
     together = (base + 1).flatten()
@@ -141,7 +149,7 @@ def test_shared_memory():
     assert kinds(results(base, base + 1, inputs=[base]), results(base.clone(), base + 1, inputs=[base])) == ["alias"]
 
 
-def test_free_values_keep_their_layout():
+def test_free_values_keep_their_layout() -> None:
     own = torch.randn(3, 4)
     assert kinds(own + 1, own, layout_only=True) == []
     assert kinds(own.double() + 1, own, layout_only=True) == ["dtype"]
@@ -150,13 +158,13 @@ def test_free_values_keep_their_layout():
 # ---- trials: backends that spoil what aot_eager gives ----
 
 
-def spoiling(spoil):
+def spoiling(spoil: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
     """A backend as aot_eager, but for its first result."""
 
-    def backend(module, inputs):
+    def backend(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
         run = torch._dynamo.lookup_backend("aot_eager")(module, inputs)
 
-        def spoilt(*args):
+        def spoilt(*args: Any) -> Any:
             first, *others = run(*args)
             return (spoil(first), *others)
 
@@ -165,25 +173,25 @@ def spoiling(spoil):
     return backend
 
 
-def raising(module, inputs):
+def raising(module: Any, inputs: Any) -> NoReturn:
     raise ZeroDivisionError("no")
 
 
-def nothing_fell_back():
+def nothing_fell_back() -> None:
     return None
 
 
 @pytest.fixture(scope="module")
-def database():
+def database() -> Database:
     return subjects.subjects()
 
 
-def sum_of_few(x):
+def sum_of_few(x: torch.Tensor) -> torch.Tensor:
     """In an order that eager does not take."""
     return (x[0] + x[2]) + (x[1] + x[3])
 
 
-def test_an_order_of_its_own_is_right(database, monkeypatch):
+def test_an_order_of_its_own_is_right(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     real = trial.lookup
     monkeypatch.setattr(trial, "lookup", lambda backend: (lambda module, inputs: lambda x: (sum_of_few(x),))
                         if backend == "planted" else real(backend))
@@ -197,7 +205,7 @@ def test_an_order_of_its_own_is_right(database, monkeypatch):
 FOUR = (0.3635819, -0.4891775, 0.1365995, -0.0106411)
 
 
-def of_numbers(dtype=torch.float64):
+def of_numbers(dtype: torch.dtype = torch.float64) -> torch.Tensor:
     a, b, c, d = (torch.tensor([number], dtype=dtype) for number in FOUR)
     return ((a + b) + c) + d
 
@@ -205,7 +213,8 @@ def of_numbers(dtype=torch.float64):
 @pytest.mark.parametrize("change, verdict", [
     (lambda: (torch.tensor([(FOUR[0] + FOUR[2]) + (FOUR[1] + FOUR[3])], dtype=torch.float64),), OK),
     (lambda: (torch.tensor([sum(FOUR) + 1e-15], dtype=torch.float64),), WRONG)])
-def test_an_order_of_its_own_is_right_without_inputs(database, monkeypatch, change, verdict):
+def test_an_order_of_its_own_is_right_without_inputs(database: Database, monkeypatch: pytest.MonkeyPatch,
+                                                     change: Callable[..., Any], verdict: str) -> None:
     real = trial.lookup
     monkeypatch.setattr(trial, "lookup", lambda backend: (lambda module, inputs: change)
                         if backend == "planted" else real(backend))
@@ -213,16 +222,18 @@ def test_an_order_of_its_own_is_right_without_inputs(database, monkeypatch, chan
     assert found.verdict(subjects.Case(of_numbers, (), {"dtype": torch.float64})).verdict == verdict
 
 
-def test_a_dtype_that_is_named_has_errors_too():
+def test_a_dtype_that_is_named_has_errors_too() -> None:
     x = torch.randint(-9, 9, (5, 10, 5), dtype=torch.int32)
     case = subjects.Case(torch.nn.functional.softmin, (x, 2), {"dtype": torch.float64})
     exact, estimate = trial._in_other_dtypes(case)
     own = trial.run(case.copied()).results
+    assert own
     mine = results(moved(own.leaves[0][1], -3), inputs=[x])
     assert judge.differences(mine, own, None, None) and not judge.differences(mine, own, exact, estimate)
 
 
-CALLS = {"exp": torch.exp, "nonzero": torch.nonzero, "nn.functional.dropout": torch.nn.functional.dropout}
+CALLS: dict[str, Callable[..., Any]] = {
+    "exp": torch.exp, "nonzero": torch.nonzero, "nn.functional.dropout": torch.nn.functional.dropout}
 
 
 @pytest.mark.parametrize("name, spoil, verdict", [
@@ -235,7 +246,8 @@ CALLS = {"exp": torch.exp, "nonzero": torch.nonzero, "nn.functional.dropout": to
     ("nonzero", lambda value: value, NOT_CAPTURED),
     ("exp", None, ERROR),
 ])
-def test_verdicts(database, monkeypatch, name, spoil, verdict):
+def test_verdicts(database: Database, monkeypatch: pytest.MonkeyPatch, name: str,
+                  spoil: Callable[[torch.Tensor], torch.Tensor] | None, verdict: str) -> None:
     real = trial.lookup
     planted = raising if spoil is None else spoiling(spoil)
     monkeypatch.setattr(trial, "lookup", lambda backend: planted if backend == "planted" else real(backend))
@@ -243,14 +255,14 @@ def test_verdicts(database, monkeypatch, name, spoil, verdict):
     assert found.verdict(subjects.Case(CALLS[name], (torch.randn(3, 4),), {})).verdict == verdict
 
 
-def test_a_fallback_is_told(database):
+def test_a_fallback_is_told(database: Database) -> None:
     subject = database["exp"]
     found = trial.Trial(subject, "float32", True, "aot_eager", lambda: "unsupported: exp")
     _, case = subject.cases("float32", 1, 0)[0]
     assert found.verdict(case) == trial.Verdict(FALLBACK, "unsupported: exp")
 
 
-def test_error_inputs_raise_as_in_eager(database):
+def test_error_inputs_raise_as_in_eager(database: Database) -> None:
     subject = database["gather"]
     found = trial.Trial(subject, "errors", False, "aot_eager", nothing_fell_back)
     cases = subject.cases("errors", 6, 0)
@@ -258,9 +270,10 @@ def test_error_inputs_raise_as_in_eager(database):
 
 
 @pytest.mark.parametrize("raised, verdict", [(IndexError, OK), (ValueError, ERROR), (None, ERROR)])
-def test_exceptions_of_another_type_are_told(database, monkeypatch, raised, verdict):
-    def planted(module, inputs):
-        def run(*args):
+def test_exceptions_of_another_type_are_told(database: Database, monkeypatch: pytest.MonkeyPatch,
+                                             raised: type[Exception] | None, verdict: str) -> None:
+    def planted(module: Any, inputs: Any) -> Callable[..., Any]:
+        def run(*args: Any) -> tuple[torch.Tensor, ...]:
             if raised is not None:
                 raise raised("7")
             return (torch.zeros(1),)
@@ -274,7 +287,7 @@ def test_exceptions_of_another_type_are_told(database, monkeypatch, raised, verd
     assert found.verdict(case).verdict == verdict  # eager raises IndexError
 
 
-def test_samples_are_the_seeds(database):
+def test_samples_are_the_seeds(database: Database) -> None:
     shown = [[(number, str(case)) for number, case in database["add"].cases("float32", 6, seed)] for seed in (0, 0, 1)]
     assert shown[0] == shown[1] != shown[2]
 
@@ -305,7 +318,7 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def scripted(tmp_path, monkeypatch):
+def scripted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """Campaigns whose processes are the script above."""
     script = tmp_path / "scripted.py"
     script.write_text(_SCRIPTED)
@@ -314,12 +327,12 @@ def scripted(tmp_path, monkeypatch):
     return tmp_path / "opdb.jsonl"
 
 
-def verdicts(path):
+def verdicts(path: pathlib.Path) -> dict[str, list[str]]:
     _, *records = map(json.loads, path.read_text().splitlines())
     return {record["operator"]: [sample["verdict"] for sample in record["samples"]] for record in records}
 
 
-def test_a_crash_and_a_hang_cost_their_sample(scripted):
+def test_a_crash_and_a_hang_cost_their_sample(scripted: pathlib.Path) -> None:
     arguments = ["--json", str(scripted), "--ways", "static", "--sample-seconds", "2", "--processes", "1"]
     assert opdb.main(arguments) == 1
     hang = ["ok", "hang", "ok"]
@@ -327,7 +340,8 @@ def test_a_crash_and_a_hang_cost_their_sample(scripted):
                                   "starved": ["ok"] * 3}
 
 
-def test_a_process_that_does_not_start_costs_one_sample(scripted, monkeypatch):
+def test_a_process_that_does_not_start_costs_one_sample(scripted: pathlib.Path,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     script = scripted.parent / "scripted.py"
     script.write_text(script.read_text().replace('name == "bad"', 'open("started", "w")')
                       .replace("import json", "import os\nif os.path.exists('started'): os.abort()\nimport json"))
@@ -336,7 +350,7 @@ def test_a_process_that_does_not_start_costs_one_sample(scripted, monkeypatch):
     assert verdicts(scripted) == {"good": ["ok", "crash", "crash"]}
 
 
-def test_a_crash_tells_where(scripted):
+def test_a_crash_tells_where(scripted: pathlib.Path) -> None:
     script = scripted.parent / "scripted.py"
     script.write_text(script.read_text().replace("os.abort()",
                                                  "import faulthandler; faulthandler.enable(); os.abort()"))
@@ -345,7 +359,7 @@ def test_a_crash_tells_where(scripted):
     assert "SIGABRT Fatal Python error: Aborted scripted.py 10 in <module>" in record["samples"][1]["detail"]
 
 
-def test_what_the_file_has_is_not_run_again(scripted, capsys):
+def test_what_the_file_has_is_not_run_again(scripted: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--json", str(scripted), "--ways", "static", "--processes", "1"]
     assert opdb.main([*arguments, "--ops", "good"]) == 0
     before = scripted.read_text()
@@ -371,7 +385,7 @@ print(json.dumps(counted.take()))
 """
 
 
-def test_nodes_are_counted_as_they_run(place):
+def test_nodes_are_counted_as_they_run(place: Place) -> None:
     code = _COUNTED.format(campaign=os.path.dirname(os.path.abspath(opdb.__file__)))
     output, _ = place.run(code)
     counts = json.loads(output)
@@ -385,7 +399,7 @@ def test_nodes_are_counted_as_they_run(place):
 # ---- the campaign ----
 
 
-def test_the_database_agrees_with_eager(request, tmp_path):
+def test_the_database_agrees_with_eager(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> None:
     arguments = ["--json", str(tmp_path / "opdb.jsonl")]
     if not request.config.getoption("--full"):
         arguments += ["--part", "0.02", "--samples", "2", "--limit-seconds", "90"]

@@ -3,18 +3,20 @@
 Errors are measured against an fp64 run, and may be a few times eager's own (agreement.py).
 """
 import copy
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 import torch
 
 import core_evaluator
 from agreement import disagreement, rms
-from operator_samples import SAMPLES
+from operator_samples import SAMPLES, Sample
 
 needs_passes = pytest.mark.skipif(not core_evaluator.binary().exists(), reason="graph_passes is not built")
 
 
-def _leaves(value):
+def _leaves(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (list, tuple)):
@@ -22,7 +24,7 @@ def _leaves(value):
     return []
 
 
-def assert_close(actual, eager, exact, largest):
+def assert_close(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, largest: float) -> None:
     """The rule of agreement.py; infinities and NaN have to be eager's, in the same places.
 
     A mean in bfloat16 is one number: eager's may be the nearest one by luck, and a neighbour of it is right as well.
@@ -40,7 +42,7 @@ def assert_close(actual, eager, exact, largest):
     assert text is None, text
 
 
-def _prepare(inputs, dtype, grad):
+def _prepare(inputs: Iterable[torch.Tensor], dtype: torch.dtype, grad: bool) -> list[torch.Tensor]:
     prepared = []
     for value in inputs:
         value = value.detach().to(dtype) if value.is_floating_point() else value
@@ -50,7 +52,8 @@ def _prepare(inputs, dtype, grad):
     return prepared
 
 
-def run(function, inputs, dtype, grad):
+def run(function: Callable[..., Any], inputs: Iterable[torch.Tensor], dtype: torch.dtype,
+        grad: bool) -> list[torch.Tensor]:
     """Outputs and gradients."""
     inputs = _prepare(inputs, dtype, grad)
     with torch.set_grad_enabled(grad):
@@ -66,7 +69,7 @@ def run(function, inputs, dtype, grad):
     return [output.detach() for output in outputs] + [value.grad for value in inputs if value.grad is not None]
 
 
-def check(sample, backend, dtype, dynamic):
+def check(sample: Sample, backend: str | Callable[..., Any], dtype: torch.dtype, dynamic: bool) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(sample.function, backend=backend, dynamic=dynamic, fullgraph=True)
     actual = run(compiled, sample.inputs, dtype, sample.differentiable)
@@ -79,31 +82,31 @@ def check(sample, backend, dtype, dynamic):
         assert_close(got, wanted, reference, largest)
 
 
-def _rounded(value, dtype):
+def _rounded(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return value.to(dtype) if value.is_floating_point() else copy.copy(value)
 
 
-def _named(samples):
+def _named(samples: Iterable[Sample]) -> list[Any]:
     return [pytest.param(sample, id=sample.name) for sample in samples]
 
 
 @needs_passes
 @pytest.mark.parametrize("sample", _named(SAMPLES))
-def test_core_float32(sample):
+def test_core_float32(sample: Sample) -> None:
     check(sample, core_evaluator.backend, torch.float32, dynamic=False)
 
 
 @pytest.mark.part(2)
 @needs_passes
 @pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.half]))
-def test_core_bfloat16(sample):
+def test_core_bfloat16(sample: Sample) -> None:
     check(sample, core_evaluator.backend, torch.bfloat16, dynamic=False)
 
 
 @pytest.mark.part(2)
 @needs_passes
 @pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.dynamic]))
-def test_core_dynamic(sample):
+def test_core_dynamic(sample: Sample) -> None:
     check(sample, core_evaluator.backend, torch.float32, dynamic=True)
 
 
@@ -111,22 +114,22 @@ def test_core_dynamic(sample):
 
 
 @pytest.fixture
-def no_fallback(monkeypatch):
+def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KILN_FALLBACK", "error")
 
 
 @pytest.mark.parametrize("sample", _named(SAMPLES))
-def test_kiln_float32(sample, no_fallback):
+def test_kiln_float32(sample: Sample, no_fallback: None) -> None:
     check(sample, "kiln", torch.float32, dynamic=False)
 
 
 @pytest.mark.part(2)
 @pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.half]))
-def test_kiln_bfloat16(sample, no_fallback):
+def test_kiln_bfloat16(sample: Sample, no_fallback: None) -> None:
     check(sample, "kiln", torch.bfloat16, dynamic=False)
 
 
 @pytest.mark.part(2)
 @pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.dynamic]))
-def test_kiln_dynamic(sample, no_fallback):
+def test_kiln_dynamic(sample: Sample, no_fallback: None) -> None:
     check(sample, "kiln", torch.float32, dynamic=True)

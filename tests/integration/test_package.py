@@ -1,8 +1,10 @@
 """What users see: options, explain, stats, the interpreter."""
 import collections
 import os
+import pathlib
 import subprocess
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +12,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
 from kiln import dataflow, environment
+from model_checks import programs
 
 
-def test_unknown_mode_and_options_name_the_valid_ones():
+def test_unknown_mode_and_options_name_the_valid_ones() -> None:
     with pytest.raises(Exception, match="max-autotune"):
         torch.compile(lambda x: x + 1, backend="kiln", mode="fastest")(torch.ones(2))
     with pytest.raises(Exception, match="fallback_random"):
@@ -20,7 +23,8 @@ def test_unknown_mode_and_options_name_the_valid_ones():
     with pytest.raises(Exception, match="True or False"):
         torch.compile(lambda x: x + 1, backend="kiln", options={"fallback_random": 1})(torch.ones(2))
     with pytest.raises(Exception, match="take a dict"):
-        torch.compile(lambda x: x + 1, backend="kiln", options=["fallback_random"])(torch.ones(2))
+        wrong: Any = ["fallback_random"]
+        torch.compile(lambda x: x + 1, backend="kiln", options=wrong)(torch.ones(2))
 
 
 @pytest.mark.parametrize("name, value, way_out", [
@@ -34,7 +38,8 @@ def test_unknown_mode_and_options_name_the_valid_ones():
     ("KILN_DEBUG", "/dev/null/files", "no directory for files"),
     ("KILN_DEBUG_INTERPRET", "first", "kernel numbers such as 0,3"),
 ])
-def test_a_wrong_environment_names_the_variable_and_the_way_out(monkeypatch, name, value, way_out):
+def test_a_wrong_environment_names_the_variable_and_the_way_out(monkeypatch: pytest.MonkeyPatch, name: str, value: str,
+                                                                way_out: str) -> None:
     monkeypatch.setattr("kiln.environment._configured", False)
     monkeypatch.setenv(name, value)
     with pytest.raises(Exception, match=f"{name}.*{way_out}"):
@@ -42,22 +47,23 @@ def test_a_wrong_environment_names_the_variable_and_the_way_out(monkeypatch, nam
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
-def test_modes(mode):
+def test_modes(mode: str) -> None:
     x = torch.randn(5)
     torch.testing.assert_close(torch.compile(lambda x: x.exp() - 1, backend="kiln", mode=mode)(x), x.exp() - 1)
     assert not kiln.stats()["fallbacks"]
 
 
-def test_explain():
+def test_explain() -> None:
     layer = torch.nn.Linear(4, 3)
 
-    def f(x):
+    def f(x: torch.Tensor) -> torch.Tensor:
         y = torch.relu(layer(x)) * 2
         torch._dynamo.graph_break()
         return y.softmax(-1)
 
     explanation = kiln.explain(f)(torch.randn(2, 4))
     # What torch._dynamo.explain's output holds, by its names.
+    assert explanation.ops_per_graph
     assert explanation.graph_count == len(explanation.graphs) == len(explanation.ops_per_graph) == 2
     assert explanation.graph_break_count == 1 and len(explanation.break_reasons) == 1
     assert explanation.op_count > 0 and explanation.out_guards and explanation.compile_times
@@ -73,37 +79,42 @@ def test_explain():
 class _Outside(HTMLParser):
     """Names of tags, and whatever a page would take from elsewhere."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.tags, self.open, self.outside, self.ids, self.links = collections.Counter(), [], [], set(), []
+        self.tags: collections.Counter[str] = collections.Counter()
+        self.open: list[str] = []
+        self.outside: list[str | None] = []
+        self.ids: set[str | None] = set()
+        self.links: list[str] = []
 
-    def handle_starttag(self, tag, attributes):
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.tags[tag] += 1
         if tag not in ("meta", "br"):
             self.open.append(tag)
         for name, value in attributes:
             if name == "id":
                 self.ids.add(value)
-            if name == "href" and value.startswith("#"):
+            if name == "href" and value and value.startswith("#"):
                 self.links.append(value[1:])
             elif name in ("src", "href", "data", "xlink:href"):
                 self.outside.append(value)
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag, f"</{tag}> closes nothing"
 
 
-def test_explain_writes_a_page_that_stands_alone(tmp_path):
+def test_explain_writes_a_page_that_stands_alone(tmp_path: pathlib.Path) -> None:
     class Model(torch.nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(8, 8)
             setattr(self, "<script>alert(1)</script>", torch.nn.LayerNorm(8))
 
-        def forward(self, x):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = getattr(self, "<script>alert(1)</script>")(torch.relu(self.layer(x)))
             torch._dynamo.graph_break(msg="<b>because</b> & so")
-            return y.softmax(-1)
+            result: torch.Tensor = y.softmax(-1)
+            return result
 
     Model.__name__ = Model.__qualname__ = "Model<script>"
     path = tmp_path / "page.html"
@@ -115,7 +126,7 @@ def test_explain_writes_a_page_that_stands_alone(tmp_path):
     assert page.tags["svg"] == len(explanation.programs) == 4
     assert "url(" not in text and "@import" not in text
     # Each kernel has a row that its box leads to, with a time, its operators and its loops.
-    kernels = [kernel for program in explanation.programs for kernel in program["kernels"]]
+    kernels = [kernel for program in explanation.programs if "fallback" not in program for kernel in program["kernels"]]
     assert kernels and set(page.links) == page.ids and len(page.ids) == len(kernels)
     assert all(kernel["name"] in text for kernel in kernels)
     assert text.count("for i0 in 0..") == len(kernels) and "rsqrt" in text and "addmm" in text
@@ -123,7 +134,7 @@ def test_explain_writes_a_page_that_stands_alone(tmp_path):
     assert "&lt;b&gt;because&lt;/b&gt; &amp; so" in text
 
 
-def test_explain_refuses_a_page_that_cannot_be_written(tmp_path):
+def test_explain_refuses_a_page_that_cannot_be_written(tmp_path: pathlib.Path) -> None:
     ran = []
     with pytest.raises(ValueError, match=r"there is no directory .*nowhere"):
         kiln.explain(lambda x: ran.append(x), html=tmp_path / "nowhere" / "page.html")
@@ -132,14 +143,17 @@ def test_explain_refuses_a_page_that_cannot_be_written(tmp_path):
     assert not ran
 
 
-def test_lines_of_the_drawing_follow_the_data():
-    def f(x, w):
+def test_lines_of_the_drawing_follow_the_data() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = torch.mm(x.exp(), w)
         return torch.cat([y.sin(), y.cumsum(0)]), y.sum(-1)
 
     explanation = kiln.explain(f)(torch.randn(4, 4), torch.randn(4, 4))
     program, = explanation.programs
-    boxes = dataflow.steps_of(environment.show(program["compile_key"]))
+    assert "fallback" not in program
+    entry = environment.show(program["compile_key"])
+    assert entry
+    boxes = dataflow.steps_of(entry)
     product, = (number for number, box in enumerate(boxes) if box.kernel is None)
     before, after = boxes[:product], boxes[product + 1:]
     assert before and boxes[product].before == [product - 1] and not before[0].before
@@ -150,7 +164,7 @@ def test_lines_of_the_drawing_follow_the_data():
     assert boxes[product].result == "f32[4, 4]"
 
 
-def test_fallback_is_counted_and_told_once():
+def test_fallback_is_counted_and_told_once() -> None:
     f = torch.compile(lambda x: torch.view_as_real(x * 1j), backend="kiln")
     x = torch.randn(3, dtype=torch.complex64)
     torch.testing.assert_close(f(x), torch.view_as_real(x * 1j))
@@ -161,11 +175,11 @@ def test_fallback_is_counted_and_told_once():
 class _Kernel:
     """Stands for a Triton kernel, which can't be made without Triton."""
 
-    def __init__(self, src):
+    def __init__(self, src: str) -> None:
         self.src = src
 
 
-def _with_triton_kernel(kernel, constants):
+def _with_triton_kernel(kernel: Any, constants: dict[str, Any]) -> Any:
     """A graph with the node that Dynamo makes of a user's kernel, compiled."""
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
 
@@ -183,7 +197,7 @@ def _with_triton_kernel(kernel, constants):
     return compile_graph(graph, inputs, INFERENCE, options.parse())
 
 
-def test_triton_kernels_of_users_are_calls_of_python(no_fallback):
+def test_triton_kernels_of_users_are_calls_of_python(no_fallback: None) -> None:
     from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 
     compiled = _with_triton_kernel(_Kernel("x + 1"), {})
@@ -194,13 +208,13 @@ def test_triton_kernels_of_users_are_calls_of_python(no_fallback):
         compiled.prepare_for_serialization()
 
 
-def test_the_key_covers_a_triton_kernels_source_and_constants(no_fallback):
+def test_the_key_covers_a_triton_kernels_source_and_constants(no_fallback: None) -> None:
     keys = [_with_triton_kernel(_Kernel(src), {"BLOCK": block}).request_key
             for src, block in (("x + 1", 64), ("x + 1", 64), ("x + 2", 64), ("x + 1", 128))]
     assert keys[0] == keys[1] and len(set(keys)) == 3
 
 
-def test_tensor_subclasses_are_compiled_as_their_parts(no_fallback):
+def test_tensor_subclasses_are_compiled_as_their_parts(no_fallback: None) -> None:
     from torch.testing._internal.two_tensor import TwoTensor
 
     both = TwoTensor(torch.ones(4), torch.zeros(4))
@@ -211,7 +225,7 @@ def test_tensor_subclasses_are_compiled_as_their_parts(no_fallback):
 
 
 @pytest.mark.parametrize("kernels", ["all", "0", "1"])
-def test_interpreter(monkeypatch, no_fallback, kernels):
+def test_interpreter(monkeypatch: pytest.MonkeyPatch, no_fallback: None, kernels: str) -> None:
     """Only the kernels that are named run on the interpreter: they take many times as long as the same work native."""
     monkeypatch.setenv("KILN_DEBUG_INTERPRET", kernels)
     x, w = torch.randn(128, 128), torch.eye(128)
@@ -225,7 +239,7 @@ def test_interpreter(monkeypatch, no_fallback, kernels):
         assert seconds[interpreted] > 5 * seconds[1 - interpreted]
 
 
-def test_debug_directory(monkeypatch, tmp_path):
+def test_debug_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.setenv("KILN_DEBUG", str(tmp_path))
     x = torch.randn(6, 5)
     torch.testing.assert_close(torch.compile(lambda x: x.softmax(-1) + 2, backend="kiln")(x), x.softmax(-1) + 2)
@@ -244,10 +258,10 @@ def test_debug_directory(monkeypatch, tmp_path):
     assert "kiln_kernel" in symbols and " U " not in symbols, symbols
 
 
-def test_perf_map_names_the_kernels(monkeypatch):
+def test_perf_map_names_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     path = f"/tmp/perf-{os.getpid()}.map"
 
-    def compiled(x):
+    def compiled(x: torch.Tensor) -> Any:
         return torch.compile(lambda x: x.softmax(-1) * 3, backend="kiln")(x)
 
     compiled(torch.randn(6, 5))
@@ -271,16 +285,15 @@ def test_perf_map_names_the_kernels(monkeypatch):
     assert start + int(size, 16) <= int(inside[0].split("-")[1], 16)
 
 
-def test_key_holds_no_sizes_of_the_moment(monkeypatch):
-    from kiln import records
+def test_key_holds_no_sizes_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for rows in (4, 9):
         torch._dynamo.reset()
         torch.compile(lambda x: x * 3, backend="kiln", dynamic=True)(torch.randn(rows))
-    keys = [graph["request_key"] for graph in records.graphs_since(0)]
+    keys = [graph["request_key"] for graph in programs()]
     assert len(keys) == 2 and keys[0] == keys[1]
 
 
-def test_status():
+def test_status() -> None:
     status = kiln.status()
     assert status["address"].startswith("unix:") and status["fallback"] in ("eager", "error")

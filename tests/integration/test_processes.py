@@ -6,10 +6,12 @@ import shutil
 import signal
 import textwrap
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from daemons import daemon_pid, kilnctl, start_daemon, worker_pids
+from daemons import Place, kilnctl, start_daemon, worker_pids
 
 TRAIN = textwrap.dedent("""
     import json, sys, warnings
@@ -41,11 +43,11 @@ SMALL = textwrap.dedent("""
 """)
 
 
-def last_json(output):
+def last_json(output: str) -> Any:
     return json.loads(output.strip().splitlines()[-1])
 
 
-def test_warm_start_compiles_nothing(place):
+def test_warm_start_compiles_nothing(place: Place) -> None:
     pytest.importorskip("transformers")
     cold = last_json(place.run(TRAIN)[0])
     assert cold["stats"]["compiles"] == cold["stats"]["graphs"] > 0 and not cold["stats"]["fallbacks"]
@@ -58,7 +60,7 @@ def test_warm_start_compiles_nothing(place):
     assert warm["stats"]["autograd_cache_loads"] == warm["stats"]["graphs"]
 
 
-def test_evicted_program_is_compiled_again(place):
+def test_evicted_program_is_compiled_again(place: Place) -> None:
     first = last_json(place.run(SMALL)[0])
     assert first["compiles"] == 1
     place.stop()
@@ -67,7 +69,7 @@ def test_evicted_program_is_compiled_again(place):
     assert again["compiles"] == 1 and not again["fallbacks"]
 
 
-def test_other_sizes_hit_in_a_new_process(place):
+def test_other_sizes_hit_in_a_new_process(place: Place) -> None:
     code = textwrap.dedent("""
         import json, os
         import torch, kiln
@@ -81,7 +83,7 @@ def test_other_sizes_hit_in_a_new_process(place):
     assert other["compiles"] == 0 and other["hits"] == 1
 
 
-def test_herd(place):
+def test_herd(place: Place) -> None:
     """Eight processes ask for the same graph while it is being compiled, and then for another one."""
     herd = 8
     code = textwrap.dedent("""
@@ -101,13 +103,13 @@ def test_herd(place):
             torch.testing.assert_close(torch.compile(model[:2], backend="kiln")(x), model[:2](x))
         print(json.dumps(kiln.stats()))
     """)
-    start_daemon(place)
+    daemon = start_daemon(place)
     before = json.loads(kilnctl(place, "stats", "--json").stdout)
-    workers = worker_pids(daemon_pid(place.runtime_dir))
+    workers = worker_pids(daemon)
     processes = [place.start(code, MEET=place.root, TORCHINDUCTOR_CACHE_DIR=os.path.join(place.root, f"torch{i}"),
                              OMP_NUM_THREADS="1") for i in range(herd)]
 
-    def wait_until(condition):
+    def wait_until(condition: Callable[[], bool]) -> None:
         deadline = time.time() + 120
         while not condition():
             assert time.time() < deadline and not any(process.poll() for process in processes)
@@ -134,7 +136,7 @@ def test_herd(place):
     assert sum(result["joined"] for result in results) == 2 * (herd - 1)
 
 
-def test_fork(place):
+def test_fork(place: Place) -> None:
     code = textwrap.dedent("""
         import json, os, sys
         import torch, kiln
@@ -161,7 +163,7 @@ def test_fork(place):
     assert not result["fallbacks"]
 
 
-def test_workers_of_a_dataloader_compile_while_their_parent_does(place):
+def test_workers_of_a_dataloader_compile_while_their_parent_does(place: Place) -> None:
     code = textwrap.dedent("""
         import json
         import torch, kiln
@@ -201,7 +203,7 @@ def test_workers_of_a_dataloader_compile_while_their_parent_does(place):
     assert result["compiles"] == 6 and not result["fallbacks"]
 
 
-def test_ddp(place):
+def test_ddp(place: Place) -> None:
     code = textwrap.dedent("""
         import os, sys
         import torch, kiln
@@ -283,19 +285,19 @@ STEP = textwrap.dedent("""
 """)
 
 
-def assert_compiled(result):
+def assert_compiled(result: dict[str, Any]) -> None:
     stats = result["stats"]
     assert stats["compiles"] == stats["graphs"] == 2 and not stats["fallbacks"] and not stats["hits"]
     assert result["aot"]["autograd_cache_saved"] == 1
 
 
-def assert_taken(result):
+def assert_taken(result: dict[str, Any]) -> None:
     stats = result["stats"]
     assert stats["hits"] == stats["graphs"] == 2 and not stats["fallbacks"] and not stats["compiles"]
     assert result["aot"]["autograd_cache_hit"] == 1 and not result["aot"].get("autograd_cache_miss")
 
 
-def other_build(place):
+def other_build(place: Place) -> str:
     """A kilnd of another build: the same programs with other build ids."""
     from kiln.environment import daemon_binary
 
@@ -312,7 +314,7 @@ def other_build(place):
     return os.path.join(copied, "bin", "kilnd")
 
 
-def test_upgraded_daemon(place):
+def test_upgraded_daemon(place: Place) -> None:
     """A daemon of another build, with the store and torch's cache of the first, takes nothing of the first one's."""
     assert_compiled(last_json(place.run(STEP)[0]))
     place.stop()
@@ -323,6 +325,6 @@ def test_upgraded_daemon(place):
     assert_taken(last_json(place.run(STEP, KILN_DAEMON=upgraded)[0]))
 
 
-def test_backward_on_another_thread(place):
+def test_backward_on_another_thread(place: Place) -> None:
     assert_compiled(last_json(place.run(STEP, THREAD="1")[0]))
     assert_taken(last_json(place.run(STEP, THREAD="1")[0]))

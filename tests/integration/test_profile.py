@@ -5,7 +5,7 @@ import torch
 import kiln
 
 
-def test_profile(no_fallback):
+def test_profile(no_fallback: None) -> None:
     compiled = torch.compile(lambda x, w: torch.softmax(x @ w, -1), backend="kiln")
     x, w = torch.randn(64, 128), torch.randn(128, 256)
     compiled(x, w)
@@ -23,7 +23,7 @@ def test_profile(no_fallback):
     assert "aten.mm.default" in str(profile)
 
 
-def test_a_second_profile_starts_anew(no_fallback):
+def test_a_second_profile_starts_anew(no_fallback: None) -> None:
     compiled = torch.compile(lambda x: x.sin() * 2, backend="kiln")
     x = torch.randn(100)
     compiled(x)
@@ -34,14 +34,14 @@ def test_a_second_profile_starts_anew(no_fallback):
         assert [line.runs for line in profile.lines if line.kernel is not None] == [runs]
 
 
-def test_one_profile_at_a_time():
+def test_one_profile_at_a_time() -> None:
     with kiln.profile(), pytest.raises(RuntimeError, match="another profile"), kiln.profile():
         pass
     with kiln.profile():
         pass
 
 
-def test_nothing_is_timed_outside(no_fallback):
+def test_nothing_is_timed_outside(no_fallback: None) -> None:
     compiled = torch.compile(lambda x: x.sin() * 2, backend="kiln")
     compiled(torch.randn(100))
     with kiln.profile() as profile:

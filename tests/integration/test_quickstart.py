@@ -1,8 +1,10 @@
 """deploy/quickstart.sh, as a user runs it a second time: the set-up is there, the comparison is run anew."""
 import json
 import os
+import pathlib
 import re
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ _set_up = pytest.mark.skipif(not os.path.exists(os.path.join(_ROOT, "build", "wh
                              reason="this checkout is not set up (deploy/setup.sh)")
 
 
-def _run(*command, **environment):
+def _run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     everything = {name: value for name, value in os.environ.items() if not name.startswith("KILN_")}
     everything.pop("PYTHONPATH", None)
     return subprocess.run(command, env={**everything, **environment}, text=True, capture_output=True,
@@ -24,7 +26,7 @@ def _run(*command, **environment):
 
 
 @_set_up
-def test_quickstart_prints_its_table():
+def test_quickstart_prints_its_table() -> None:
     ran = _run(_QUICKSTART, "--steps", "6", "--layers", "2")
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
     rows = (re.split(r"\s{2,}", line.strip()) for line in ran.stdout.splitlines())
@@ -40,13 +42,13 @@ def test_quickstart_prints_its_table():
 
 
 @_set_up
-def test_quickstart_says_what_failed():
+def test_quickstart_says_what_failed() -> None:
     ran = _run(_QUICKSTART, "--steps", "1", "--layers", "none")
     assert ran.returncode != 0
     assert "the run 'eager' failed" in ran.stderr and "invalid int value: 'none'" in ran.stderr
 
 
-def _table(tmp_path, **warm):
+def _table(tmp_path: pathlib.Path, **warm: Any) -> subprocess.CompletedProcess[str]:
     """What --table says of three runs, the last of them other by `warm`."""
     good = {"losses": [8.0, 7.5], "first_step_s": 1.0, "step_ms": 2.0,
             "kiln": {"graphs": 2, "hits": 0, "compiles": 0, "kernels": 5, "library_calls": 4, "fallbacks": 0,
@@ -68,7 +70,7 @@ def _table(tmp_path, **warm):
     ({"kiln": {"graphs": 2, "hits": 1, "compiles": 1, "kernels": 5, "library_calls": 4, "fallbacks": 0,
                "reasons": {}}}, "the warm run compiled 1 graphs again"),
 ])
-def test_a_run_that_went_wrong_is_a_problem(tmp_path, warm, problem):
+def test_a_run_that_went_wrong_is_a_problem(tmp_path: pathlib.Path, warm: dict[str, Any], problem: str | None) -> None:
     ran = _table(tmp_path, **warm)
     assert (ran.returncode == 0) == (problem is None)
     assert (problem or "") in ran.stderr and bool(problem) == ("PROBLEM" in ran.stderr)

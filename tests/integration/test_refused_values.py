@@ -1,5 +1,6 @@
 """What eager refuses for its values raises here too: indices, labels, probabilities, sizes, assertions."""
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,13 +11,14 @@ from agreement import check_function
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
-def test_index_out_of_range():
+def test_index_out_of_range() -> None:
     table = torch.randn(5, 3)
     ones = torch.ones(2, 3)
-    uses = [lambda t, i: F.embedding(i, t), lambda t, i: t[i] * 2, lambda t, i: t.index_select(0, i) + 1,
-            lambda t, i: t.gather(0, i[:, None].expand(-1, 3)), lambda t, i: t.clone().index_put((i,), ones),
-            lambda t, i: t.clone().scatter_add(0, i[:, None].expand(-1, 3), ones),
-            lambda t, i: t.clone().index_add(0, i, ones)]
+    uses: list[Callable[..., torch.Tensor]] = [
+        lambda t, i: F.embedding(i, t), lambda t, i: t[i] * 2, lambda t, i: t.index_select(0, i) + 1,
+        lambda t, i: t.gather(0, i[:, None].expand(-1, 3)), lambda t, i: t.clone().index_put((i,), ones),
+        lambda t, i: t.clone().scatter_add(0, i[:, None].expand(-1, 3), ones),
+        lambda t, i: t.clone().index_add(0, i, ones)]
     for use in uses:
         compiled = torch.compile(use, backend="kiln")
         torch.testing.assert_close(compiled(table, torch.tensor([0, 4])), use(table, torch.tensor([0, 4])))
@@ -34,7 +36,8 @@ def test_index_out_of_range():
     lambda x, i: x.scatter(0, i[:, None], x), lambda x, i: x.scatter_add(0, i[:, None], x),
     lambda x, i: x.index_select(0, i), lambda x, i: x.index_add(0, i, x), lambda x, i: x.index_add(0, i, x, alpha=2),
     lambda x, i: x.index_copy(0, i, x), lambda x, i: torch.zeros_like(x).index_add(0, i, x) + x])
-def test_negative_indices_count_from_the_end_only_where_eager_has_them(use, dynamic):
+def test_negative_indices_count_from_the_end_only_where_eager_has_them(use: Callable[..., torch.Tensor],
+                                                                       dynamic: bool) -> None:
     rows = random.Random(7).randrange(3, 9)
     x, valid = torch.randn(rows, rows + 1), torch.randperm(rows)
     negative = valid - rows * (torch.arange(rows) % 2)
@@ -50,10 +53,10 @@ def test_negative_indices_count_from_the_end_only_where_eager_has_them(use, dyna
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-def test_cross_entropy_of_what_is_no_probability_raises(reduction, dtype):
+def test_cross_entropy_of_what_is_no_probability_raises(reduction: str, dtype: torch.dtype) -> None:
     draw = random.Random(f"{reduction} {dtype}")
 
-    def loss(x, target):
+    def loss(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return F.binary_cross_entropy(x, target, reduction=reduction)
 
     compiled = torch.compile(loss, backend="kiln", dynamic=True)
@@ -72,8 +75,8 @@ def test_cross_entropy_of_what_is_no_probability_raises(reduction, dtype):
             compiled(*spoilt)
 
 
-def test_assertions_raise():
-    def positive(x):
+def test_assertions_raise() -> None:
+    def positive(x: torch.Tensor) -> torch.Tensor:
         torch._assert_async((x > 0).all(), "not positive")
         return x + 1
 
@@ -82,8 +85,8 @@ def test_assertions_raise():
         torch.compile(positive, backend="kiln")(-torch.ones(3))
 
 
-def test_one_hot_raises_where_its_decomposition_does():
-    def one_hot(x):
+def test_one_hot_raises_where_its_decomposition_does() -> None:
+    def one_hot(x: torch.Tensor) -> torch.Tensor:
         return F.one_hot(x, 3)
 
     check_function(one_hot, torch.tensor([0, 2]))
@@ -100,8 +103,8 @@ def test_one_hot_raises_where_its_decomposition_does():
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("sizes", [(2, 5), (2, 3), (3, 4), (5,), (2, 2, 4), (1, 1, 4)])
-def test_values_that_do_not_broadcast_are_refused(sizes, dynamic):
-    def put(x, index, values):
+def test_values_that_do_not_broadcast_are_refused(sizes: tuple[int, ...], dynamic: bool) -> None:
+    def put(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x.index_put((index,), values), x.index_put((index,), values, accumulate=True)
 
     compiled = torch.compile(put, backend="kiln", dynamic=dynamic)
@@ -114,8 +117,8 @@ def test_values_that_do_not_broadcast_are_refused(sizes, dynamic):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("sizes", [(1, 4), (3, 1), (4,), (2, 4), (5, 4), (3, 5)])
-def test_masks_that_index_do_not_broadcast(sizes, dynamic):
-    def put(x, mask):
+def test_masks_that_index_do_not_broadcast(sizes: tuple[int, ...], dynamic: bool) -> None:
+    def put(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return x.index_put((mask,), torch.tensor(5.0))
 
     compiled = torch.compile(put, backend="kiln", dynamic=dynamic)
@@ -127,7 +130,7 @@ def test_masks_that_index_do_not_broadcast(sizes, dynamic):
 
 
 @pytest.mark.parametrize("largest", [lambda x: x.max(), lambda x: x.min(), lambda x: x.max(1), lambda x: x.min(-1)])
-def test_largest_of_nothing(largest):
+def test_largest_of_nothing(largest: Callable[..., torch.Tensor]) -> None:
     check_function(largest, torch.randn(2, 3))
     for run in (largest, torch.compile(largest, backend="kiln")):
         with pytest.raises((RuntimeError, IndexError), match="Expected reduction dim"):

@@ -4,12 +4,15 @@ import json
 import os
 import textwrap
 import time
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import pytest
 import torch
 import torch.utils.checkpoint
 
 import kiln
+from daemons import Place
 from kiln import _C, fallback, retry
 
 # Training and inference through kiln and eager, from the same weights. `step()` compares losses, gradients and
@@ -58,17 +61,17 @@ MODEL = textwrap.dedent("""
 GRAPHS = 3  # of a step: forward, backward, inference
 
 
-def retrying(place, code, **environment):
+def retrying(place: Place, code: str, **environment: str) -> Any:
     """The last line of a process whose service is away until it calls serve()."""
     from kiln.environment import daemon_binary
 
-    output, _ = place.run(MODEL + textwrap.dedent(code), **{
+    output, _ = place.run(MODEL + textwrap.dedent(code), timeout=240, **{
         "KILND": daemon_binary(), "KILN_ADDRESS": f"unix:{place.runtime_dir}/kilnd.sock",
         "KILN_CONNECT_TIMEOUT": "0.5", "KILN_RETRY": "0.3", **environment})
     return json.loads(output.strip().splitlines()[-1])
 
 
-def test_a_service_that_comes_late_is_found(place):
+def test_a_service_that_comes_late_is_found(place: Place) -> None:
     told = retrying(place, """
         step()
         before = dict(kiln.stats(), eager=kiln.status()["eager"])
@@ -87,7 +90,7 @@ def test_a_service_that_comes_late_is_found(place):
     assert told["calls"] == GRAPHS, "each runs what the service compiled"
 
 
-def test_control_without_asking_again_it_stays_eager(place):
+def test_control_without_asking_again_it_stays_eager(place: Place) -> None:
     told = retrying(place, """
         step()
         serve()
@@ -97,7 +100,7 @@ def test_control_without_asking_again_it_stays_eager(place):
     assert not told["stats"]["retried"] and not told["stats"]["calls"] and told["eager"] == []
 
 
-def test_who_asks_again_does_not_hold_up_a_step(place):
+def test_who_asks_again_does_not_hold_up_a_step(place: Place) -> None:
     """A service that takes the connection and does not answer: the thread waits for it, and no call does."""
     told = retrying(place, """
         import socket
@@ -126,7 +129,7 @@ def test_who_asks_again_does_not_hold_up_a_step(place):
     assert told["longest"] < 5 and told["retried"] == 0
 
 
-def test_a_process_ends_while_the_service_is_asked(place):
+def test_a_process_ends_while_the_service_is_asked(place: Place) -> None:
     """Its end waits for no answer, and nothing of it goes wrong."""
     told = retrying(place, """
         import socket
@@ -145,7 +148,7 @@ def test_a_process_ends_while_the_service_is_asked(place):
     assert time.time() - told["end"] < 12
 
 
-def test_threads_call_meanwhile(place):
+def test_threads_call_meanwhile(place: Place) -> None:
     told = retrying(place, """
         def loop(seed):
             try:
@@ -176,7 +179,7 @@ def test_threads_call_meanwhile(place):
     assert told["stats"]["calls"] > 0
 
 
-def test_a_child_asks_by_itself(place):
+def test_a_child_asks_by_itself(place: Place) -> None:
     """Forked while the thread of its parent is at work: the child's graphs come right as well, and so do its
     parent's."""
     told = retrying(place, """
@@ -201,7 +204,7 @@ def test_a_child_asks_by_itself(place):
     assert told == {"child": True, "parent": True}
 
 
-def test_what_the_service_refuses_is_not_asked_again():
+def test_what_the_service_refuses_is_not_asked_again() -> None:
     """A control of what is asked again: the same reason comes again."""
     for code, again in (("UNAVAILABLE", True), ("RESOURCE_EXHAUSTED", True), ("DEADLINE_EXCEEDED", True),
                         ("UNIMPLEMENTED", False), ("INVALID_ARGUMENT", False), ("INTERNAL", False)):
@@ -213,41 +216,43 @@ def test_what_the_service_refuses_is_not_asked_again():
 class Service:
     """Lets the service of this process fail, and has graphs asked for by hand instead of by the thread."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._get, self._monkeypatch = _C.get, monkeypatch
         monkeypatch.setenv("KILN_RETRY", "600")
 
-    def fail(self, code):
-        def failing(*_):
+    def fail(self, code: str) -> None:
+        def failing(*_: object) -> NoReturn:
             raise _C.ServiceError(code, "planted")
 
         self._monkeypatch.setattr(_C, "get", failing)
 
-    def answer(self):
+    def answer(self) -> None:
         self._monkeypatch.setattr(_C, "get", self._get)
 
 
 @pytest.fixture
-def service(monkeypatch):
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     return Service(monkeypatch)
 
 
-def dropped(x, w):
+def dropped(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.dropout(torch.relu(x @ w) + 0.1, 0.5) * 2
 
 
-def recomputed(x, w):
-    return torch.utils.checkpoint.checkpoint(dropped, x, w, use_reentrant=False)
+def recomputed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = torch.utils.checkpoint.checkpoint(dropped, x, w, use_reentrant=False)
+    return result
 
 
 @pytest.mark.parametrize("function", [dropped, recomputed])
 @pytest.mark.parametrize("half", ["forward", "backward"])
-def test_each_half_of_a_graph_changes_by_itself(service, half, function):
+def test_each_half_of_a_graph_changes_by_itself(service: Service, half: str,
+                                                function: Callable[..., torch.Tensor]) -> None:
     """The other half is still eager: what a forward saves is what either backward takes, random numbers too."""
     x, w = (torch.randn(64, 64, requires_grad=True) for _ in range(2))
     compiled = torch.compile(function, backend="kiln")
 
-    def check():
+    def check() -> None:
         result = compiled(x, w)
         kept = (result.detach() != 0).float()  # 0.1 and what relu leaves are above zero
         assert 0.3 < kept.mean() < 0.7
@@ -273,7 +278,7 @@ def test_each_half_of_a_graph_changes_by_itself(service, half, function):
     assert kiln.stats()["retried"] == 2 and kiln.stats()["graphs"] == 2 and kiln.stats()["calls"] >= 2
 
 
-def test_what_is_refused_later_is_traced_anew(service):
+def test_what_is_refused_later_is_traced_anew(service: Service) -> None:
     """And what torch may not trace again stays as it is, until it may."""
     x = torch.randn(5, 3)
     compiled = torch.compile(lambda x: x.sin() * 3 - 1, backend="kiln")
@@ -291,7 +296,7 @@ def test_what_is_refused_later_is_traced_anew(service):
     assert kiln.stats()["retried"] == 1 and kiln.stats()["graphs"] == 1
 
 
-def test_pauses_double(service):
+def test_pauses_double(service: Service) -> None:
     compiled = torch.compile(lambda x: x.cos() + 7, backend="kiln")
     os.environ["KILN_RETRY"] = "100"
     service.fail("UNAVAILABLE")
@@ -303,7 +308,7 @@ def test_pauses_double(service):
         waiting.ask()
 
 
-def test_a_model_that_is_gone_is_not_asked_for(service):
+def test_a_model_that_is_gone_is_not_asked_for(service: Service) -> None:
     compiled = torch.compile(lambda x: x.tan() + 7, backend="kiln")
     service.fail("UNAVAILABLE")
     compiled(torch.ones(3))
@@ -314,7 +319,7 @@ def test_a_model_that_is_gone_is_not_asked_for(service):
     assert retry._thread.open() == []
 
 
-def test_a_member_of_a_gang_is_not_asked_again(place):
+def test_a_member_of_a_gang_is_not_asked_again(place: Place) -> None:
     told = retrying(place, """
         step()
         serve()
@@ -325,7 +330,7 @@ def test_a_member_of_a_gang_is_not_asked_again(place):
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "601", "nan"])
-def test_a_pause_that_is_none_is_said(monkeypatch, text):
+def test_a_pause_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("KILN_RETRY", text)
     with pytest.raises(ValueError, match="KILN_RETRY"):
         retry.first_pause()
@@ -333,7 +338,7 @@ def test_a_pause_that_is_none_is_said(monkeypatch, text):
     assert retry.first_pause() == 600
 
 
-def test_sizes_that_torch_does_not_know_of_are_traced_anew(place):
+def test_sizes_that_torch_does_not_know_of_are_traced_anew(place: Place) -> None:
     """A graph of any size comes right as well, at once or by a trace anew, and is right at other sizes."""
     told = retrying(place, """
         torch._dynamo.reset()
@@ -350,7 +355,7 @@ def test_sizes_that_torch_does_not_know_of_are_traced_anew(place):
     assert told["calls"] == GRAPHS
 
 
-def test_explain_says_when(place):
+def test_explain_says_when(place: Place) -> None:
     told = retrying(place, """
         print(json.dumps(str(kiln.explain(eager)(torch.ones(3, 6)))))
     """, KILN_RETRY="40")

@@ -1,12 +1,14 @@
 """Whose programs a process runs: the keys that its daemon lists, and KILN_TRUSTED_KEYS."""
 import json
 import os
+import pathlib
 import shutil
 import stat
 import subprocess
 import textwrap
+from typing import Any
 
-from daemons import stop_daemon
+from daemons import Place, stop_daemon
 from kiln.environment import daemon_binary
 
 CALL = textwrap.dedent("""
@@ -18,18 +20,20 @@ CALL = textwrap.dedent("""
 """)
 
 
-def call(place, **environment):
-    output, _ = place.run(CALL, **environment)
-    return json.loads(output.strip().splitlines()[-1])
+def call(place: Place, **environment: str) -> dict[str, Any]:
+    output, _ = place.run(CALL, timeout=240, **environment)
+    told: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    return told
 
 
-def own_key(place):
+def own_key(place: Place) -> dict[str, Any]:
     kilnctl = os.path.join(os.path.dirname(daemon_binary()), "kilnctl")
     command = [kilnctl, "--address", os.path.join(place.runtime_dir, "kilnd.sock"), "keys", "--json"]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["own"]
+    told: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["own"]
+    return told
 
 
-def test_a_key_outlives_the_daemon_and_its_place(place):
+def test_a_key_outlives_the_daemon_and_its_place(place: Place) -> None:
     assert call(place)["compiles"] == 1
     key = own_key(place)
     path = place.store_dir + ".keys/signing.pem"
@@ -44,7 +48,7 @@ def test_a_key_outlives_the_daemon_and_its_place(place):
     assert call(place)["compiles"] == 1 and own_key(place) != key
 
 
-def test_named_keys_narrow_those_of_the_daemon(place, tmp_path):
+def test_named_keys_narrow_those_of_the_daemon(place: Place, tmp_path: pathlib.Path) -> None:
     assert call(place)["compiles"] == 1
     own, other = own_key(place)["public_key"], "A" * 43 + "="
     assert call(place, KILN_TRUSTED_KEYS=own)["hits"] == 1

@@ -3,18 +3,22 @@ is dropped, for this process and for later ones."""
 import itertools
 import json
 import textwrap
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 import kiln
+from daemons import Place
 from kiln import stale
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
 _numbers = itertools.count()
 
-LIES = {  # what an operator gives: (that, a wrong declaration)
+# What an operator gives: (that, a wrong declaration).
+LIES: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]] = {
     "wider": (lambda x: x.double(), torch.empty_like),
     "narrower": (lambda x: x.to(torch.bfloat16), lambda x: torch.empty_like(x, dtype=torch.int64)),
     "shorter": (lambda x: x[:2].clone(), torch.empty_like),
@@ -23,7 +27,7 @@ LIES = {  # what an operator gives: (that, a wrong declaration)
 }
 
 
-def operator(gives, says):
+def operator(gives: Callable[..., torch.Tensor], says: list[Any]) -> tuple[Any, str]:
     """A custom operator; says[0] is its fake from then on when it is traced. Its gradient is its argument's."""
     name = f"kiln_stale::run{next(_numbers)}"
     made = torch.library.custom_op(name, gives, mutates_args=(), schema="(Tensor x) -> Tensor")
@@ -33,7 +37,7 @@ def operator(gives, says):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("lie", LIES)
-def test_next_call_is_traced_anew(lie, dynamic):
+def test_next_call_is_traced_anew(lie: str, dynamic: bool) -> None:
     gives, wrong = LIES[lie]
     says = [wrong]
     made, name = operator(gives, says)
@@ -51,13 +55,13 @@ def test_next_call_is_traced_anew(lie, dynamic):
     assert after["contradicted"] == 1 and after["graphs"] == before["graphs"] + 1  # the other one's was not dropped
 
 
-def test_memory_elsewhere_is_not_read():
+def test_memory_elsewhere_is_not_read() -> None:
     made, name = operator(lambda x: x.to("meta"), [torch.empty_like])
     with pytest.raises(RuntimeError, match=f"{name}.*another device"):
         torch.compile(lambda x: made(x.sin()) * 2, backend="kiln")(torch.randn(4, 6))
 
 
-def test_backward_is_traced_anew():
+def test_backward_is_traced_anew() -> None:
     says = [lambda x: torch.empty_like(x, dtype=torch.float64)]
     made, name = operator(lambda x: x * 2, says)
 
@@ -65,7 +69,9 @@ def test_backward_is_traced_anew():
         forward = staticmethod(lambda ctx, x: x.clone())
         backward = staticmethod(lambda ctx, gradient: made(gradient).float())
 
-    compiled = torch.compile(lambda x: Doubled.apply(x.sin()).sum(), backend="kiln")
+    compiled = torch.compile(
+        lambda x: Doubled.apply(x.sin()).sum(),  # type: ignore[no-untyped-call]  # torch gives it no types
+        backend="kiln")
     x = torch.randn(4, 6, requires_grad=True)
     with pytest.raises(RuntimeError, match=f"{name}.*declared"):
         compiled(x).backward()
@@ -74,7 +80,7 @@ def test_backward_is_traced_anew():
     torch.testing.assert_close(x.grad, 2 * x.detach().cos())
 
 
-def test_without_dropping_the_error_stays(monkeypatch):
+def test_without_dropping_the_error_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stale, "drop", lambda *_: None)
     gives, wrong = LIES["wider"]
     says = [wrong]
@@ -111,8 +117,8 @@ CALL = textwrap.dedent("""
 """)
 
 
-def test_later_process_is_traced_anew(place):
-    def call(says, drops="yes"):
+def test_later_process_is_traced_anew(place: Place) -> None:
+    def call(says: str, drops: str = "yes") -> Any:
         return json.loads(place.run(CALL, SAYS=says, DROPS=drops)[0].strip().splitlines()[-1])
 
     assert all("kiln_tests.changed.default" in error for error in call("float32", drops="no")[0])

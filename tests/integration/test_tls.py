@@ -5,9 +5,12 @@ import pathlib
 import re
 import subprocess
 import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import pytest
 
+from daemons import Place
 from kiln.environment import daemon_binary
 
 DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
@@ -22,16 +25,19 @@ print(json.dumps({**kiln.stats(), "warnings": [str(w.message) for w in caught if
 """
 
 
-def program(name):
+Farm: TypeAlias = Callable[[str], dict[str, str]]
+
+
+def program(name: str) -> str:
     return os.path.join(os.path.dirname(daemon_binary()), name)
 
 
-def make_certificates(folder, *names):
+def make_certificates(folder: str, *names: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([DEPLOY / "make_dev_certs.sh", folder, *names], text=True, capture_output=True, timeout=60)
 
 
 @pytest.fixture
-def farm(place):
+def farm(place: Place) -> Farm:
     """(KILN_* of a tenant, by its name); a kilnd on the loopback serves read, train and ops."""
     certificates = os.path.join(place.root, "certs")
     names = ("read", "train", "ops", "stranger")
@@ -57,19 +63,20 @@ def farm(place):
             with open(log) as file:
                 found = re.search(r" serves (\S+) with ", file.read())
 
-    def of(name):
+    def of(name: str) -> dict[str, str]:
         return {"KILN_ADDRESS": found[1], "KILN_TLS_CA": f"{certificates}/ca.crt",
                 "KILN_TLS_CERT": f"{certificates}/{name}.crt", "KILN_TLS_KEY": f"{certificates}/{name}.key"}
 
     return of
 
 
-def call(place, environment):
-    output, _ = place.run(CALL, **environment)
-    return json.loads(output.strip().splitlines()[-1])
+def call(place: Place, environment: dict[str, str]) -> dict[str, Any]:
+    output, _ = place.run(CALL, timeout=240, **environment)
+    told: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    return told
 
 
-def test_a_tenant_compiles_and_the_next_process_hits(place, farm):
+def test_a_tenant_compiles_and_the_next_process_hits(place: Place, farm: Farm) -> None:
     first, second = call(place, farm("train")), call(place, farm("train"))
     assert (first["compiles"], first["fallbacks"]) == (1, {})
     assert (second["hits"], second["compiles"], second["fallbacks"]) == (1, 0, {})
@@ -102,13 +109,13 @@ print(json.dumps(kiln.stats()))
 """
 
 
-def test_parent_and_child_compile_after_a_fork(place, farm):
-    output, _ = place.run(FORK, **farm("train"))
+def test_parent_and_child_compile_after_a_fork(place: Place, farm: Farm) -> None:
+    output, _ = place.run(FORK, timeout=240, **farm("train"))
     stats = json.loads(output.strip().splitlines()[-1])
     assert (stats["compiles"], stats["fallbacks"]) == (3, {})
 
 
-def test_an_embedded_daemon_asks_the_farm(place, farm):
+def test_an_embedded_daemon_asks_the_farm(place: Place, farm: Farm) -> None:
     environment = farm("train")
     environment["KILN_UPSTREAM"] = environment.pop("KILN_ADDRESS")
     first = call(place, environment)
@@ -127,7 +134,8 @@ def test_an_embedded_daemon_asks_the_farm(place, farm):
     ("train", {"KILN_TLS_CA": "train.crt"}, "unauthenticated: .*do not take each other's certificates.*verify failed"),
     ("server", {}, "unauthenticated: .*do not take each other's certificates"),
 ])
-def test_a_graph_runs_without_kiln_and_the_reason_is_told(place, farm, name, changes, reason):
+def test_a_graph_runs_without_kiln_and_the_reason_is_told(place: Place, farm: Farm, name: str, changes: dict[str, str],
+                                                          reason: str) -> None:
     environment = farm(name)
     for variable, value in changes.items():
         environment[variable] = os.path.join(os.path.dirname(environment["KILN_TLS_CA"]), value)
@@ -147,14 +155,14 @@ def test_a_graph_runs_without_kiln_and_the_reason_is_told(place, farm, name, cha
      "KILN_UPSTREAM: KILN_TLS_CA: /none cannot be read"),
     ({"KILN_UPSTREAM": "unix:/run/a", "KILN_ADDRESS": "unix:/run/b"}, "set one of them"),
 ])
-def test_what_is_missing_is_an_error_that_names_it(place, variables, reason):
+def test_what_is_missing_is_an_error_that_names_it(place: Place, variables: dict[str, str], reason: str) -> None:
     process = place.start(CALL, **variables)
     _, errors = process.communicate(timeout=240)
     assert process.returncode != 0 and reason in errors, errors[-2000:]
 
 
-def test_kilnctl_is_for_administrators(farm):
-    def ask(*words, environment):
+def test_kilnctl_is_for_administrators(farm: Farm) -> None:
+    def ask(*words: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run([program("kilnctl"), *words], env={**os.environ, **environment}, text=True,
                               capture_output=True, timeout=60)
 
@@ -172,7 +180,7 @@ def test_kilnctl_is_for_administrators(farm):
     assert stranger.returncode == 1 and "is no tenant's" in stranger.stderr
 
 
-def test_certificates_for_trying(place):
+def test_certificates_for_trying(place: Place) -> None:
     """Again for more names, what is there stays; a mistake is named."""
     folder = os.path.join(place.root, "certs")
     assert make_certificates(folder, "a=kiln:a").stdout.count(".crt\n") == 3  # the authority's, kilnd's, a's

@@ -4,19 +4,25 @@ what makes them with what takes them. Results and gradients are eager's, of any 
 import json
 import random
 import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import pytest
 import torch
 
 import kiln
+from daemons import Place
+from model_checks import programs
 
 pytestmark = pytest.mark.usefixtures("no_fallback", "captured")
+
+Piece: TypeAlias = Callable[[torch.Tensor, float], torch.Tensor]
 
 COLUMNS = 6
 
 
 @pytest.fixture
-def captured():
+def captured() -> Iterator[None]:
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
         yield
 
@@ -24,72 +30,74 @@ def captured():
 # ---- pieces: of a matrix of COLUMNS columns, such a matrix. `t` is a number that no element is.
 
 
-def _rows(x, t):
+def _rows(x: torch.Tensor, t: float) -> torch.Tensor:
     return x[x.detach()[:, 0] > t]
 
 
-def _places(x, t):
+def _places(x: torch.Tensor, t: float) -> torch.Tensor:
     return x[(x.detach()[:, 1] > t).nonzero().squeeze(1)]
 
 
-def _both_places(x, t):
+def _both_places(x: torch.Tensor, t: float) -> torch.Tensor:
     rows, columns = (x.detach() > t).nonzero(as_tuple=True)
     return x[rows] * columns[:, None]
 
 
-def _selected(x, t):
+def _selected(x: torch.Tensor, t: float) -> torch.Tensor:
     return torch.masked_select(x, x.detach() > t)[:, None] * x.new_ones(COLUMNS)
 
 
-def _distinct(x, t):
+def _distinct(x: torch.Tensor, t: float) -> torch.Tensor:
     values, places, counts = torch.unique((x.detach()[:, 2] * 2).int(), return_inverse=True, return_counts=True)
-    return (values + counts)[:, None] * x.sum(0) + places.sum()
+    result: torch.Tensor = (values + counts)[:, None] * x.sum(0) + places.sum()
+    return result
 
 
-def _runs(x, t):
-    return torch.unique_consecutive((x.detach()[:, 3] > t).int())[:, None] * x.cos().sum(0)
+def _runs(x: torch.Tensor, t: float) -> torch.Tensor:
+    result: torch.Tensor = torch.unique_consecutive((x.detach()[:, 3] > t).int())[:, None] * x.cos().sum(0)
+    return result
 
 
-def _first(x, t):
+def _first(x: torch.Tensor, t: float) -> torch.Tensor:
     return x[:(x.detach()[:, 4] > t).sum().item()]
 
 
-def _last(x, t):
+def _last(x: torch.Tensor, t: float) -> torch.Tensor:
     return x[(x.detach()[:, 4] > t).sum().item():].sin()
 
 
-def _but_last(x, t):
+def _but_last(x: torch.Tensor, t: float) -> torch.Tensor:
     return x[:-1 - (x.detach()[:, 4] > t).sum().item()]
 
 
-def _counted(x, t):
+def _counted(x: torch.Tensor, t: float) -> torch.Tensor:
     count = (x.detach() > t).sum().item()
     return torch.arange(count, dtype=x.dtype)[:, None] / (count + 1) - x.sum(0) / 9
 
 
-def _repeated(x, t):
+def _repeated(x: torch.Tensor, t: float) -> torch.Tensor:
     return x.repeat_interleave((x.detach()[:, 5] > t).long() * 2, dim=0)
 
 
-def _parts(x, t):
-    first = (x.detach()[:, 0] > t).sum().item()
+def _parts(x: torch.Tensor, t: float) -> torch.Tensor:
+    first: Any = (x.detach()[:, 0] > t).sum().item()
     torch._check(first <= x.shape[0])
     rest = x.shape[0] - first
     above, below = torch.split(x, [first, rest])
     return torch.cat([below * 2, above])
 
 
-def _stored(x, t):
+def _stored(x: torch.Tensor, t: float) -> torch.Tensor:
     y = x.clone()
     y[x.detach() > t] = x[x.detach() > t] * 3 - 1
     return y
 
 
-def _if_any(x, t):
+def _if_any(x: torch.Tensor, t: float) -> torch.Tensor:
     return x * (x.detach() > t).any().item()
 
 
-def _by_a_number(x, t):
+def _by_a_number(x: torch.Tensor, t: float) -> torch.Tensor:
     return x * x.detach().sum().tanh().item() + (x.detach() > t).sum().item()
 
 
@@ -97,7 +105,7 @@ UNBACKED = [_rows, _places, _both_places, _selected, _distinct, _runs, _first, _
             _parts,
             _stored, _if_any, _by_a_number]
 
-KNOWN = [
+KNOWN: list[Piece] = [
     lambda x, t: x.sigmoid() - 0.4,
     lambda x, t: x.softmax(-1) * 3,
     lambda x, t: torch.nn.functional.layer_norm(x, (COLUMNS,)),
@@ -111,23 +119,25 @@ KNOWN = [
 ]
 
 
-def drawn(draw, unbacked, length=6):
+def drawn(draw: random.Random, unbacked: Sequence[Piece],
+          length: int = 6) -> Callable[[torch.Tensor, float], tuple[torch.Tensor, ...]]:
     """A program of `length` steps, each on a value that a step before made."""
     pieces = draw.choices(KNOWN, k=length - len(unbacked)) + list(unbacked)
     draw.shuffle(pieces)
     steps = [(piece, draw.randrange(max(i - 2, 0), i + 1), draw.random() < 0.3) for i, piece in enumerate(pieces)]
 
-    def program(x, t):
+    def program(x: torch.Tensor, t: float) -> tuple[torch.Tensor, ...]:
         values = [x]
         for piece, source, joined in steps:
             value = piece(values[source], t)
             values.append(torch.cat([value, values[-1]]) if joined else value)
-        return values[-1], sum(value.sum(0) for value in values)
+        total: Any = sum(value.sum(0) for value in values)
+        return values[-1], total
 
     return program
 
 
-def results(function, x, t, gradient):
+def results(function: Callable[..., Any], x: torch.Tensor, t: float, gradient: bool) -> list[torch.Tensor]:
     x = x.clone().requires_grad_(gradient)
     outputs = function(x, t)
     wanted = [output for output in outputs if output.requires_grad]
@@ -140,7 +150,7 @@ def results(function, x, t, gradient):
 COUNTS = ("many", "one", "none", "all")
 
 
-def matrix(rows, count, seed):
+def matrix(rows: int, count: str, seed: int) -> torch.Tensor:
     x = torch.randn(rows, COLUMNS, generator=torch.Generator().manual_seed(seed))
     if count == "many":
         return x
@@ -152,7 +162,7 @@ def matrix(rows, count, seed):
     return x
 
 
-def check(program, draw, gradient, dynamic):
+def check(program: Callable[..., Any], draw: random.Random, gradient: bool, dynamic: bool) -> None:
     """Compiles for one count, and runs that program with all."""
     threshold = draw.uniform(-0.05, 0.05)
     compiled = torch.compile(program, backend="kiln", dynamic=dynamic)
@@ -169,7 +179,7 @@ def check(program, draw, gradient, dynamic):
         assert dynamic or kiln.stats()["graphs"] == graphs
 
 
-def traced_by_torch(program, gradient, dynamic):
+def traced_by_torch(program: Callable[..., Any], gradient: bool, dynamic: bool) -> bool:
     """Some gradients torch can't trace where sizes are unbacked (of a cat on dynamic sizes)."""
     torch._dynamo.reset()
     compiled = torch.compile(program, backend="aot_eager", dynamic=dynamic)
@@ -182,14 +192,14 @@ def traced_by_torch(program, gradient, dynamic):
     return True
 
 
-def assert_native():
+def assert_native() -> None:
     stats = kiln.stats()
     assert stats["kernels"] and not stats["fallbacks"] and not stats["python_calls"], \
-        [call for program in kiln.records.graphs_since(0) for call in program.get("python_calls", ())]
+        [call for program in programs() for call in program.get("python_calls", ())]
 
 
 @pytest.mark.parametrize("piece", UNBACKED)
-def test_each_kind(piece):
+def test_each_kind(piece: Piece) -> None:
     draw = random.Random(piece.__name__)
     for gradient, dynamic in ((True, draw.random() < 0.5), (False, draw.random() < 0.5)):
         torch._dynamo.reset()
@@ -198,7 +208,7 @@ def test_each_kind(piece):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_programs_at_random(seed):
+def test_programs_at_random(seed: int) -> None:
     draw, gradient = random.Random(seed), seed % 2 == 0
     while True:
         program, dynamic = drawn(draw, draw.sample(UNBACKED, 2)), draw.random() < 0.5
@@ -208,8 +218,8 @@ def test_programs_at_random(seed):
     assert_native()
 
 
-def test_an_input_that_is_marked_unbacked():
-    def f(x, y):
+def test_an_input_that_is_marked_unbacked() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (x.relu() @ y).softmax(-1).sum(0), torch.cat([x, x.flip(0)]), x.detach().cumsum(0) * x.shape[0]
 
     compiled = torch.compile(f, backend="kiln")
@@ -227,27 +237,28 @@ def test_an_input_that_is_marked_unbacked():
 # ---- what must hold
 
 
-def _at_most(x, n):
+def _at_most(x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     count = n.sum().item()
     torch._check(count <= 5)
     return torch.arange(count) * 2, x
 
 
-def _equal(x, n):
+def _equal(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     return (x > 0).nonzero() + (n > 0).nonzero()
 
 
-def _row(x, n):
-    return x[n.sum().item()] * 2
+def _row(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    number: Any = n.sum().item()
+    return x[number] * 2
 
 
-def _as_long(x, n):
-    count = n.sum().item()
+def _as_long(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    count: Any = n.sum().item()
     torch._check(count == x.shape[0])
     return torch.zeros(count) + x
 
 
-def _largest(x, n):
+def _largest(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     return x[n > 0].max()
 
 
@@ -261,7 +272,8 @@ def _largest(x, n):
     (_largest, [(torch.randn(7), torch.ones(7)), (torch.randn(7), torch.eye(7)[3])],
      [(torch.randn(7), torch.zeros(7))]),
 ])
-def test_what_does_not_hold_raises(function, right, wrong):
+def test_what_does_not_hold_raises(function: Callable[..., Any], right: list[tuple[torch.Tensor, torch.Tensor]],
+                                   wrong: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
     compiled = torch.compile(function, backend="kiln", dynamic=False)
     for x, n in [*right, *wrong, *right]:
         if any(n is given for _, given in wrong):
@@ -274,8 +286,8 @@ def test_what_does_not_hold_raises(function, right, wrong):
     assert_native()
 
 
-def test_nothing_is_written_where_a_check_fails():
-    def f(x, n):
+def test_nothing_is_written_where_a_check_fails() -> None:
+    def f(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
         x.mul_(2)
         count = n.item()
         torch._check(count <= 5)
@@ -291,9 +303,10 @@ def test_nothing_is_written_where_a_check_fails():
 # ---- numbers of Python
 
 
-def test_numbers_that_a_tensor_holds():
-    def f(x):
-        number, truth, count = x.sum().item(), (x.sum() > 0).item(), (x > 0).sum().item()
+def test_numbers_that_a_tensor_holds() -> None:
+    def f(x: torch.Tensor) -> tuple[Any, ...]:
+        number, truth = x.sum().item(), (x.sum() > 0).item()
+        count: Any = (x > 0).sum().item()
         clamped = torch.clamp(x, min=number / 9), torch.clamp(x, number / 9, 0.5), torch.full((3, count), number)
         return (x + number * 2 + 1, x * truth, torch.where(x > 0, x, truth), x - count, count + 1, x / (count + 1),
                 *clamped)
@@ -305,13 +318,18 @@ def test_numbers_that_a_tensor_holds():
     assert_native()
 
 
-@pytest.mark.parametrize("function", [
-    lambda lists, v: torch._foreach_addcmul(*lists, value=v), lambda lists, v: torch._foreach_addcdiv(*lists, value=v),
+_LISTED: list[Callable[..., Any]] = [
+    lambda lists, v: torch._foreach_addcmul(lists[0], lists[1], lists[2], value=v),
+    lambda lists, v: torch._foreach_addcdiv(lists[0], lists[1], lists[2], value=v),
     lambda lists, v: torch._foreach_add(lists[0], v), lambda lists, v: torch._foreach_mul(lists[1], v),
-    lambda lists, v: torch._foreach_lerp(*lists[:2], v), lambda lists, v: torch._foreach_pow(lists[2], v),
-    lambda lists, v: torch._foreach_clamp_min(lists[0], v), lambda lists, v: torch._foreach_add(*lists[:2], alpha=v)])
-def test_lists_by_a_number_that_a_tensor_holds(function):
-    def f(lists, number):
+    lambda lists, v: torch._foreach_lerp(lists[0], lists[1], v), lambda lists, v: torch._foreach_pow(lists[2], v),
+    lambda lists, v: torch._foreach_clamp_min(lists[0], v),
+    lambda lists, v: torch._foreach_add(lists[0], lists[1], alpha=v)]
+
+
+@pytest.mark.parametrize("function", _LISTED)
+def test_lists_by_a_number_that_a_tensor_holds(function: Callable[..., Any]) -> None:
+    def f(lists: list[list[torch.Tensor]], number: torch.Tensor) -> Any:
         return function(lists, 1 - number.item())
 
     draw = random.Random(3)
@@ -319,12 +337,12 @@ def test_lists_by_a_number_that_a_tensor_holds(function):
     compiled = torch.compile(f, backend="kiln", fullgraph=True)
     for number in (0.5, -2.25):
         lists = [[torch.rand(size) + 0.5 for size in sizes] for _ in range(3)]
-        number = torch.tensor(number, dtype=torch.float64)
-        torch.testing.assert_close(compiled(lists, number), f(lists, number))
+        held = torch.tensor(number, dtype=torch.float64)
+        torch.testing.assert_close(compiled(lists, held), f(lists, held))
 
 
-def test_numbers_that_leave():
-    def f(x):
+def test_numbers_that_leave() -> None:
+    def f(x: torch.Tensor) -> tuple[Any, Any, int | float, torch.Tensor]:
         truth, number, count = (x.sum() > 0).item(), x.sum().item(), (x > 0).sum().item()
         return truth, number, count * 2, x * truth * number
 
@@ -346,12 +364,12 @@ _library.define("positive(Tensor x, str[] how) -> Tensor")  # lists of strings d
 
 
 @torch.library.impl(_library, "positive", "CompositeExplicitAutograd")
-def _(x, how):
+def _(x: torch.Tensor, how: list[str]) -> torch.Tensor:
     return x[x > 0]
 
 
-@torch.library.register_fake("kiln_unbacked::positive")
-def _(x, how):
+@torch.library.register_fake("kiln_unbacked::positive")  # type: ignore[untyped-decorator]  # torch gives it no types
+def _(x: torch.Tensor, how: list[str]) -> torch.Tensor:
     return x.new_empty(torch.library.get_ctx().new_dynamic_size())
 
 
@@ -365,18 +383,18 @@ torch.library.register_fake("kiln_unbacked::total")(lambda x, how: x.new_empty((
 
 
 @torch.library.impl(_library, "columns", "CompositeExplicitAutograd")
-def _(x, how):
+def _(x: torch.Tensor, how: list[str]) -> torch.Tensor:
     return x[x > 0][:, None].expand(-1, 2).mT.contiguous().mT
 
 
-@torch.library.register_fake("kiln_unbacked::columns")
-def _(x, how):  # as long as its stride says, which no size of it is
+@torch.library.register_fake("kiln_unbacked::columns")  # type: ignore[untyped-decorator]  # torch gives it no types
+def _(x: torch.Tensor, how: list[str]) -> torch.Tensor:  # as long as its stride says, which no size of it is
     rows = torch.library.get_ctx().new_dynamic_size()
     return x.new_empty_strided((rows, 2), (1, rows))
 
 
-def test_what_takes_a_size_that_python_gives_is_native():
-    def f(x):
+def test_what_takes_a_size_that_python_gives_is_native() -> None:
+    def f(x: torch.Tensor) -> tuple[Any, torch.Tensor, Any]:
         found = torch.ops.kiln_unbacked.positive(x.sin(), ["a"])
         return found.cos(), torch.arange(found.shape[0]) * 2, x.sum() * found.shape[0]
 
@@ -385,32 +403,31 @@ def test_what_takes_a_size_that_python_gives_is_native():
         x = matrix(5, COUNTS[seed], seed).flatten()
         torch.testing.assert_close(compiled(x), f(x))
     stats = kiln.stats()
-    operators = [name for program in kiln.records.graphs_since(0) for call in program["python_calls"]
-                 for name in call["operators"]]
+    operators = [name for program in programs() for call in program["python_calls"] for name in call["operators"]]
     assert operators == ["kiln_unbacked.positive.default"] and stats["kernels"] and not stats["fallbacks"]
 
 
-def _total(x):
+def _total(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     total = torch.ops.kiln_unbacked.total(x, ["a"]).item()
     return torch.full((3,), total, dtype=torch.int64), x * total, torch.full((3,), total)
 
 
-def _truth(x):
+def _truth(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     truth = (torch.ops.kiln_unbacked.total(x, ["a"]) > 0).item()
     return torch.full((3,), truth), x * truth
 
 
-def _count(x):
+def _count(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     count = (torch.ops.kiln_unbacked.total(x, ["a"]) * 3).abs().int().item()
     return torch.ops.kiln_unbacked.shifted(x, count * 2, ["b"]), torch.arange(count), x[:count]
 
 
-def _strided(x):
+def _strided(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return torch.ops.kiln_unbacked.columns(x, ["a"]).sum(0), x.cos()
 
 
 @pytest.mark.parametrize("function", [_total, _truth, _count, _strided])
-def test_numbers_that_python_and_kernels_take(function):
+def test_numbers_that_python_and_kernels_take(function: Callable[..., Any]) -> None:
     compiled = torch.compile(function, backend="kiln")
     for seed in range(3):
         x = matrix(5, COUNTS[seed], seed).flatten() / 9
@@ -445,7 +462,7 @@ PROCESS = textwrap.dedent("""
 """)
 
 
-def test_a_second_process_hits(place):
+def test_a_second_process_hits(place: Place) -> None:
     """Whatever the counts are that it begins with."""
     first, second = (json.loads(place.run(PROCESS.format(counts=counts))[0].splitlines()[-1])
                      for counts in ((3, 0, 8, 1), (0, 5)))

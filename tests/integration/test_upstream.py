@@ -6,9 +6,11 @@ import re
 import signal
 import subprocess
 import time
+from typing import Any
 
 import pytest
 
+from daemons import Place
 from kiln.environment import daemon_binary
 
 DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
@@ -24,11 +26,11 @@ print(json.dumps(kiln.stats()))
 """
 
 
-def program(name):
+def program(name: str) -> str:
     return os.path.join(os.path.dirname(daemon_binary()), name)
 
 
-def kilnctl(socket, *words):
+def kilnctl(socket: str, *words: str) -> str:
     finished = subprocess.run([program("kilnctl"), "--address", f"unix:{socket}", *words], text=True,
                               capture_output=True, timeout=60)
     assert finished.returncode == 0, finished.stderr
@@ -38,7 +40,7 @@ def kilnctl(socket, *words):
 class Daemon:
     """A kilnd with a store, a key and a log in a folder of its own."""
 
-    def __init__(self, place, name, config):
+    def __init__(self, place: Place, name: str, config: str) -> None:
         self.folder = os.path.join(place.root, name)
         os.makedirs(self.folder, mode=0o700)
         self.socket, self.log = f"{self.folder}/kilnd.sock", f"{self.folder}/log"
@@ -53,26 +55,27 @@ class Daemon:
             assert time.time() < deadline and self.process.poll() is None
             time.sleep(0.05)
 
-    def tells(self, pattern):
+    def tells(self, pattern: str) -> re.Match[str] | None:
         if not os.path.exists(self.log):
             return None
         with open(self.log) as file:
             return re.search(pattern, file.read())
 
-    def stats(self):
-        return json.loads(kilnctl(self.socket, "--json", "stats"))
+    def stats(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(kilnctl(self.socket, "--json", "stats"))
+        return told
 
-    def stop(self):
+    def stop(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
 
-def count(stats, name):
+def count(stats: dict[str, Any], name: str) -> int:
     return int(stats.get(name, 0))
 
 
 @pytest.fixture
-def certificates(place):
+def certificates(place: Place) -> str:
     folder = os.path.join(place.root, "certs")
     made = subprocess.run([DEPLOY / "make_dev_certs.sh", folder, "train=spiffe://example.org/train"], text=True,
                           capture_output=True, timeout=60)
@@ -80,31 +83,33 @@ def certificates(place):
     return folder
 
 
-def tls(folder, name):
+def tls(folder: str, name: str) -> str:
     return f'tls {{ certificate: "{folder}/{name}.crt" key: "{folder}/{name}.key" authority: "{folder}/ca.crt" }}'
 
 
 @pytest.fixture
-def farm(place, certificates):
+def farm(place: Place, certificates: str) -> Daemon:
     return Daemon(place, "farm", f'listen {{ tcp: "127.0.0.1:0" {tls(certificates, "server")} tenants {{ name: "train" '
                                  f'uids: {os.getuid()} identities: "spiffe://example.org/train" }} }}')
 
 
-def host(place, name, certificates, farm, more=""):
+def host(place: Place, name: str, certificates: str, farm: Daemon, more: str = "") -> Daemon:
     key = json.loads(kilnctl(farm.socket, "--json", "keys"))["own"]
-    address = farm.tells(r"(localhost|127\.0\.0\.1):\d+")[0]
+    address = farm.tells(r"(localhost|127\.0\.0\.1):\d+")
+    assert address
     return Daemon(place, name, f'listen {{ tenants {{ name: "train" uids: {os.getuid()} }} }}\n'
                                f'signing {{ trusted {{ public_key: "{key["public_key"]}" namespaces: "train" }} }}\n'
-                               f'upstream {{ address: "{address}" {tls(certificates, "train")} lookup_ms_max: 20000 '
+                               f'upstream {{ address: "{address[0]}" {tls(certificates, "train")} lookup_ms_max: 20000 '
                                f'{more} }}')
 
 
-def call(place, daemon):
+def call(place: Place, daemon: Daemon) -> dict[str, Any]:
     output, _ = place.run(CALL, KILN_ADDRESS=f"unix:{daemon.socket}")
-    return json.loads(output.strip().splitlines()[-1])
+    told: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    return told
 
 
-def test_the_farm_compiles_for_its_hosts(place, certificates, farm):
+def test_the_farm_compiles_for_its_hosts(place: Place, certificates: str, farm: Daemon) -> None:
     first, second = (host(place, name, certificates, farm) for name in ("first", "second"))
     told = call(place, first)
     assert told["fallbacks"] == {} and told["compiles"] == 2  # forward and backward, elsewhere
@@ -119,7 +124,8 @@ def test_the_farm_compiles_for_its_hosts(place, certificates, farm):
 
 
 @pytest.mark.parametrize("more, compiles", [("", 2), ("when_away: AWAY_FAIL", 0)])
-def test_without_the_farm_it_is_as_configured(place, certificates, farm, more, compiles):
+def test_without_the_farm_it_is_as_configured(place: Place, certificates: str, farm: Daemon, more: str,
+                                              compiles: int) -> None:
     daemon = host(place, "host", certificates, farm, more)
     farm.stop()
     stats = call(place, daemon)

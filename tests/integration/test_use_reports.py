@@ -3,8 +3,9 @@ import json
 import os
 import signal
 import textwrap
+from typing import Any
 
-from daemons import daemon_pid, kilnctl, start_daemon
+from daemons import Place, daemon_pid, kilnctl, start_daemon
 
 PROGRAMS = textwrap.dedent("""
     import os, signal
@@ -16,14 +17,14 @@ PROGRAMS = textwrap.dedent("""
 """)
 
 
-def uses(place):
+def uses(place: Place) -> dict[str, dict[str, Any]]:
     """{job: counts} as kilnctl tells them of the one tenant that there is."""
     rows = json.loads(kilnctl(place, "stats", "--json").stdout)["uses"]
     assert all(row["tenant"] == "default" and not row["several"] for row in rows), rows
     return {row["job"]: row for row in rows}
 
 
-def test_a_process_reports_at_its_end_and_a_silent_daemon_keeps_it_not(place):
+def test_a_process_reports_at_its_end_and_a_silent_daemon_keeps_it_not(place: Place) -> None:
     start_daemon(place)
     code = PROGRAMS + "for _ in range(5): f(x)\n"
     for processes in range(1, 21):  # noqa: B007 - a report has 50 ms, which a busy machine may not give it
@@ -37,6 +38,7 @@ def test_a_process_reports_at_its_end_and_a_silent_daemon_keeps_it_not(place):
     assert (use["seconds_saved"] > 0) == (processes > 1)
     # Who can't tell it leaves nonetheless.
     daemon = daemon_pid(place.runtime_dir)
+    assert daemon
     try:
         place.run(code + f"os.kill({daemon}, signal.SIGSTOP)\n", KILN_JOB="day")
     finally:
@@ -45,7 +47,7 @@ def test_a_process_reports_at_its_end_and_a_silent_daemon_keeps_it_not(place):
     assert uses(place)["night"] == use
 
 
-def test_calls_are_told_with_the_next_program_by_a_child_its_own_and_by_the_killed_no_more(place):
+def test_calls_are_told_with_the_next_program_by_a_child_its_own_and_by_the_killed_no_more(place: Place) -> None:
     start_daemon(place)
     process = place.start(PROGRAMS + textwrap.dedent("""
         for _ in range(3): f(x)

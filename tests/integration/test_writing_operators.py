@@ -1,4 +1,6 @@
 """Whether an operator writes its arguments is what its schema says, whatever its name looks like."""
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ aten = torch.ops.aten
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
-def graph_of(target, *arguments):
+def graph_of(target: Any, *arguments: Any) -> torch.fx.GraphModule:
     """A graph of one call as it is, which AOTAutograd would have made a function of values."""
     graph = torch.fx.Graph()
     nodes = []
@@ -35,7 +37,7 @@ X, POSITIONS = torch.randn(4, 4), torch.arange(16).view(4, 4)
     (aten.add_.Tensor, (X, X)),
     (aten.silu_backward.grad_input, (X, X)),
 ], ids=lambda value: str(value) if isinstance(value, torch._ops.OpOverload) else "")
-def test_operators_that_write_are_refused(target, arguments):
+def test_operators_that_write_are_refused(target: Any, arguments: tuple[Any, ...]) -> None:
     assert target._schema.is_mutable
     if target is aten.silu_backward.grad_input:
         graph = graph_of(aten.silu_backward.default, *arguments)
@@ -50,10 +52,10 @@ def test_operators_that_write_are_refused(target, arguments):
 
 @pytest.mark.parametrize("name", ["__and__", "__or__", "__xor__", "__lshift__", "__rshift__"])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
-def test_names_that_end_in_an_underscore_are_no_writing(name, dtype):
+def test_names_that_end_in_an_underscore_are_no_writing(name: str, dtype: torch.dtype) -> None:
     x, y = torch.arange(24, dtype=dtype).view(4, 6), torch.full((6,), 2, dtype=dtype)
 
-    def function(x, y):
+    def function(x: torch.Tensor, y: torch.Tensor) -> Any:
         packet = getattr(aten, name)
         return packet.Scalar(x + 1, 3) + packet.Tensor(x, y)
 
