@@ -29,7 +29,6 @@ LARGER = {
     "compiler/lower/loop_recorder.h: LoopRecorder": (52, 5),  # a method an operator
     "compiler/schedule/skinny_schedule.h: SkinnyShape": (16, 22),
     "server/observe/stats.h: Stats": (0, 20),                 # a field a count
-    "server/rpc/fetch_call.h: FetchCall": (11, 17),           # what a stream that holds no thread keeps
 }
 
 NOT_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|R\"(\w*)\(.*?\)\1\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'"

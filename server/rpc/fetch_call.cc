@@ -80,21 +80,21 @@ void FetchCall::ReadOne() {
     }
     packed_bytes_ = *std::move(checked);
   }
-  packed_ = nullptr;  // first: the next may be in its place
+  object_.packed = nullptr;  // first: the next may be in its place
   absl::StatusOr<EntryValue> packed = Next();
   if (!packed.ok()) {
     End(packed.status());
     return;
   }
-  packed_ = *std::move(packed);
-  ++next_;
-  sent_ = 0;
+  object_.packed = *std::move(packed);
+  object_.sent = 0;
+  ++object_.next;
   SendChunk();
 }
 
 absl::StatusOr<EntryValue> FetchCall::Next() {
-  const std::string& digest = request_.digests(next_);
-  return objects_->Get(request_.namespace_(), digest, (*packed_bytes_)[next_],
+  const std::string& digest = request_.digests(object_.next);
+  return objects_->Get(request_.namespace_(), digest, (*packed_bytes_)[object_.next],
                        [&] { return coordinator_->ReadObject(request_, digest); });
 }
 
@@ -114,13 +114,13 @@ void FetchCall::RefuseLater(const absl::Status& status) {
 }
 
 void FetchCall::SendChunk() {
-  const size_t bytes = std::min(kChunkBytesMax, packed_->size() - sent_);
+  const size_t bytes = std::min(kChunkBytesMax, object_.packed->size() - object_.sent);
   v1::ObjectChunk chunk;
-  if (sent_ == 0) chunk.set_digest(request_.digests(next_ - 1));
-  chunk.set_offset(sent_);
-  chunk.set_last(sent_ + bytes >= packed_->size());
-  sending_ = ChunkOf(chunk, packed_, sent_, bytes);
-  sent_ += bytes;
+  if (object_.sent == 0) chunk.set_digest(request_.digests(object_.next - 1));
+  chunk.set_offset(object_.sent);
+  chunk.set_last(object_.sent + bytes >= object_.packed->size());
+  sending_ = ChunkOf(chunk, object_.packed, object_.sent, bytes);
+  object_.sent += bytes;
   turn_.emplace(*silence_, *context_);
   StartWrite(&sending_);
 }
@@ -130,9 +130,9 @@ void FetchCall::OnWriteDone(bool ok) {
   turn_.reset();
   if (!ok) {
     End(absl::CancelledError("the caller left"));
-  } else if (sent_ < packed_->size()) {
+  } else if (object_.sent < object_.packed->size()) {
     SendChunk();
-  } else if (next_ < request_.digests_size()) {
+  } else if (object_.next < request_.digests_size()) {
     ReadNext();
   } else {
     End(absl::OkStatus());

@@ -70,10 +70,13 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   absl::Mutex mutex_;
   SentObjects::Share kept_ ABSL_GUARDED_BY(mutex_);  // for the request
   std::optional<std::vector<uint64_t>> packed_bytes_
-      ABSL_GUARDED_BY(mutex_);                 // by digest; once it is checked
-  int next_ ABSL_GUARDED_BY(mutex_) = 0;       // of the request's digests
-  EntryValue packed_ ABSL_GUARDED_BY(mutex_);  // of the one before
-  size_t sent_ ABSL_GUARDED_BY(mutex_) = 0;    // bytes of it
+      ABSL_GUARDED_BY(mutex_);  // by digest; once it is checked
+  struct Object {
+    int next = 0;       // of the request's digests
+    EntryValue packed;  // of the one before
+    size_t sent = 0;    // bytes of it
+  };
+  Object object_ ABSL_GUARDED_BY(mutex_);
   grpc::ByteBuffer sending_ ABSL_GUARDED_BY(mutex_);
   std::optional<SilenceWatch::Turn> turn_ ABSL_GUARDED_BY(mutex_);
   grpc::Alarm refusal_ ABSL_GUARDED_BY(mutex_);
