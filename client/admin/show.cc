@@ -119,20 +119,19 @@ void ShowKernels(const v1::ShownEntry& entry, std::string* out) {
   }
 }
 
-absl::string_view ActivationOf(const v1::MatrixProduct& product) {
-  switch (product.activation()) {
+absl::string_view ActivationOf(const v1::Gemm& gemm) {
+  switch (gemm.activation()) {
     case v1::ACTIVATION_RELU: return ", relu";
     case v1::ACTIVATION_GELU_TANH: return ", gelu by tanh";
     default: return "";
   }
 }
 
-std::string ProductText(const v1::MatrixProduct& product) {
-  return absl::StrCat("product ", product.batch() > 1 ? absl::StrCat(product.batch(), " x ") : "",
-                      product.a().rows(), "x", product.a().columns(), " by ", product.b().rows(), "x",
-                      product.b().columns(), " ", v1::DType_Name(product.dtype()),
-                      product.has_c() ? ", added to" : "", product.bias() ? ", bias" : "",
-                      ActivationOf(product));
+std::string GemmText(const v1::Gemm& gemm) {
+  return absl::StrCat("gemm ", gemm.batch() > 1 ? absl::StrCat(gemm.batch(), " x ") : "", gemm.a().rows(),
+                      "x", gemm.a().columns(), " by ", gemm.b().rows(), "x", gemm.b().columns(), " ",
+                      v1::DType_Name(gemm.dtype()), gemm.has_c() ? ", added to" : "",
+                      gemm.bias() ? ", bias" : "", ActivationOf(gemm));
 }
 
 std::string ConvolutionText(const v1::Convolution& convolution) {
@@ -148,7 +147,7 @@ std::string ConvolutionText(const v1::Convolution& convolution) {
 std::string TunableText(const v1::Measurement& measured) {
   const v1::Tunable& tunable = measured.tunable();
   if (tunable.has_kernel()) return absl::StrCat("kernel ", Printable(measured.name()));
-  return tunable.has_convolution() ? ConvolutionText(tunable.convolution()) : ProductText(tunable.product());
+  return tunable.has_convolution() ? ConvolutionText(tunable.convolution()) : GemmText(tunable.gemm());
 }
 
 std::string WinnerText(const v1::Candidate& winner) {

@@ -177,7 +177,7 @@ PyObject* TuningInfo(const v1::Tuning& tuning) {
   Ref info(PyDict_New());
   SetItem(info.get(), "without", Text(tuning.without()));
   SetItem(info.get(), "gpu", Text(tuning.gpu().name()));
-  Ref products(PyList_New(0)), convolutions(PyList_New(0)), kernels(PyList_New(0));
+  Ref gemms(PyList_New(0)), convolutions(PyList_New(0)), kernels(PyList_New(0));
   for (const v1::Measurement& measured : tuning.measurements()) {
     if (measured.tunable().has_convolution()) {
       Ref item(ConvolutionInfo(measured));
@@ -187,18 +187,17 @@ PyObject* TuningInfo(const v1::Tuning& tuning) {
       Ref item(MeasuredKernelInfo(measured));
       PyList_Append(kernels.get(), item.get());
     }
-    if (!measured.tunable().has_product()) continue;
-    const v1::MatrixProduct& product = measured.tunable().product();
+    if (!measured.tunable().has_gemm()) continue;
+    const v1::Gemm& gemm = measured.tunable().gemm();
     Ref item(OutcomeInfo(measured));
     SetItem(item.get(), "sizes",
-            Py_BuildValue("(LLLL)", static_cast<long long>(product.batch()),
-                          static_cast<long long>(product.d().rows()),
-                          static_cast<long long>(product.a().columns()),
-                          static_cast<long long>(product.d().columns())));
+            Py_BuildValue("(LLLL)", static_cast<long long>(gemm.batch()),
+                          static_cast<long long>(gemm.d().rows()), static_cast<long long>(gemm.a().columns()),
+                          static_cast<long long>(gemm.d().columns())));
     SetItem(item.get(), "kernel", Text(measured.winner().native().name()));  // of our own; empty: cuBLASLt's
-    PyList_Append(products.get(), item.get());
+    PyList_Append(gemms.get(), item.get());
   }
-  SetItem(info.get(), "products", products.release());
+  SetItem(info.get(), "gemms", gemms.release());
   SetItem(info.get(), "convolutions", convolutions.release());
   SetItem(info.get(), "kernels", kernels.release());
   if (tuning.has_images()) SetItem(info.get(), "images", ImagesInfo(tuning.images()));

@@ -277,8 +277,7 @@ PyObject* SetTiming(PyObject*, PyObject* arguments) {
 }
 
 PyObject* TunedPlans(PyObject*, PyObject*) {
-  return PyLong_FromUnsignedLongLong(runtime::MatrixProducts::TunedPlans() +
-                                     runtime::Convolutions::TunedPlans());
+  return PyLong_FromUnsignedLongLong(runtime::Gemms::TunedPlans() + runtime::Convolutions::TunedPlans());
 }
 
 PyObject* KeepFreedMemory(PyObject*, PyObject*) {
@@ -294,7 +293,7 @@ PyMethodDef functions[] = {
     {"set_torch", SetTorch, METH_VARARGS,
      "set_torch(tensors_to_handles, handles_to_tensors, library_callback)"},
     {"set_timing", SetTiming, METH_VARARGS, "set_timing(on): time the steps of every program, or stop"},
-    {"tuned_plans", TunedPlans, METH_NOARGS, "Kinds of products and convolutions that run as measured."},
+    {"tuned_plans", TunedPlans, METH_NOARGS, "Kinds of gemms and convolutions that run as measured."},
     {"build", Build, METH_VARARGS, "Key, header, canonical bytes and canonical symbol order of a request."},
     {"get", Get, METH_VARARGS,
      "get(key, header, graph, hints, interpret, debug, gang, ranks, background=False) -> Artifact; no graph: "

@@ -2,7 +2,7 @@
 //
 // What a stream that is captured gets one after the other would also run one after the other. Here a step
 // says which memory it touches, and its nodes wait only for the steps that wrote what it reads or touched
-// what it writes: products of one input run side by side, and weights change their layout while others
+// what it writes: gemms of one input run side by side, and weights change their layout while others
 // compute. At batch 1 no kernel fills the device.
 //
 //   order.Begin(ranges);   // before the step's nodes; ranges that are learnt later: Touch

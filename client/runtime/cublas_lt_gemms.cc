@@ -6,8 +6,8 @@
 #include <cstring>
 #include <utility>
 
-#include "client/runtime/native_product.h"
-#include "client/runtime/tuned_products.h"
+#include "client/runtime/native_gemm.h"
+#include "client/runtime/tuned_gemms.h"
 
 namespace kiln::runtime {
 namespace {
@@ -42,9 +42,9 @@ bool TypesOf(v1::DType dtype, bool tf32, int* data, int* compute, int* scale) {
   }
 }
 
-uint32_t EpilogueOf(const Product& product) {
-  uint32_t bits = product.bias == nullptr ? 0 : uint32_t{CublasLt::kBias};
-  switch (product.activation) {
+uint32_t EpilogueOf(const Gemm& gemm) {
+  uint32_t bits = gemm.bias == nullptr ? 0 : uint32_t{CublasLt::kBias};
+  switch (gemm.activation) {
     case v1::ACTIVATION_RELU: bits |= CublasLt::kRelu; break;
     case v1::ACTIVATION_GELU_TANH: bits |= CublasLt::kGelu; break;
     default: break;
@@ -98,46 +98,46 @@ class Descriptor {
 
 }  // namespace
 
-// The product as cuBLASLt has it, whose matrices are stored by columns: d' = first * second, where d' is d or
+// The gemm as cuBLASLt has it, whose matrices are stored by columns: d' = first * second, where d' is d or
 // its transpose, whichever has its columns beside each other.
-struct MatrixProducts::Problem {
+struct Gemms::Problem {
   Stored first, second, c, d;
   bool flipped = false;  // d' is its transpose, and the factors are exchanged
   Key key = {};
 };
 
-struct MatrixProducts::Plan {
+struct Gemms::Plan {
   CublasLt::Handle handle = nullptr;
   bool flipped = false;
   Descriptor first, second, c, d;
   CublasLt::Heuristic chosen = {};
-  std::shared_ptr<const NativeProduct> native;  // instead, where it does the product
+  std::shared_ptr<const NativeGemm> native;  // instead, where it does the gemm
   absl::Mutex mutex;     // of the bias' address in the operation, up to the launch that reads it
   Descriptor operation;  // guarded by mutex when there is a bias
 };
 
-MatrixProducts::~MatrixProducts() {
+Gemms::~Gemms() {
   plans_.clear();
   for (const auto& [device, handle] : handles_) library_.destroy(handle);
 }
 
-int64_t MatrixProducts::SettingOf(const Product& product, int32_t device) {
-  int64_t setting = (product.tf32 ? 1 : 0) | (product.reduced_sums ? 2 : 0) | (product.one_launch ? 4 : 0) |
-                    (product.tuned != nullptr ? 8 : 0);
-  for (const void* data : {static_cast<const void*>(product.bias), static_cast<const void*>(product.a.data),
-                           static_cast<const void*>(product.b.data), static_cast<const void*>(product.c.data),
-                           static_cast<const void*>(product.d.data)}) {
+int64_t Gemms::SettingOf(const Gemm& gemm, int32_t device) {
+  int64_t setting = (gemm.tf32 ? 1 : 0) | (gemm.reduced_sums ? 2 : 0) | (gemm.one_launch ? 4 : 0) |
+                    (gemm.tuned != nullptr ? 8 : 0);
+  for (const void* data : {static_cast<const void*>(gemm.bias), static_cast<const void*>(gemm.a.data),
+                           static_cast<const void*>(gemm.b.data), static_cast<const void*>(gemm.c.data),
+                           static_cast<const void*>(gemm.d.data)}) {
     const auto address = reinterpret_cast<uintptr_t>(data);
     setting = setting << 4 | std::countr_zero(address | uintptr_t{kAlignmentMax});
   }
   return setting << 32 | static_cast<uint32_t>(device);
 }
 
-bool MatrixProducts::Pose(const Product& product, int32_t device, Problem* problem) {
-  const Matrix &a = product.a, &b = product.b, &c = product.c, &d = product.d;
-  if (product.batch <= 0 || d.rows <= 0 || d.columns <= 0 || a.columns <= 0) return false;
+bool Gemms::Pose(const Gemm& gemm, int32_t device, Problem* problem) {
+  const Matrix &a = gemm.a, &b = gemm.b, &c = gemm.c, &d = gemm.d;
+  if (gemm.batch <= 0 || d.rows <= 0 || d.columns <= 0 || a.columns <= 0) return false;
   if (a.rows != d.rows || b.columns != d.columns || a.columns != b.rows) return false;
-  const bool has_c = c.data != nullptr, has_bias = product.bias != nullptr;
+  const bool has_c = c.data != nullptr, has_bias = gemm.bias != nullptr;
   if (has_c && (c.rows != d.rows || c.columns != d.columns)) return false;
   // Only what lies along the columns of d' can be a bias, so a bias rules out d itself.
   const bool flipped = problem->flipped = has_bias || d.column_stride == 1 || d.columns == 1;
@@ -155,29 +155,28 @@ bool MatrixProducts::Pose(const Product& product, int32_t device, Problem* probl
   Key& key = problem->key;
   const int64_t flags = (has_c ? 1 : 0) | (has_bias ? 2 : 0) | (problem->first.transposed ? 4 : 0) |
                         (problem->second.transposed ? 8 : 0) | (int64_t{flipped} << 4) |
-                        (int64_t{product.activation} << 8);
-  key[at++] = SettingOf(product, device);
-  key[at++] = product.dtype;
+                        (int64_t{gemm.activation} << 8);
+  key[at++] = SettingOf(gemm, device);
+  key[at++] = gemm.dtype;
   key[at++] = flags;
-  key[at++] = product.batch;
+  key[at++] = gemm.batch;
   for (const Stored* stored : {&problem->first, &problem->second, &problem->c, &problem->d}) {
     key[at++] = stored->height;
     key[at++] = stored->leading;
-    key[at++] = product.batch > 1 ? stored->batch_stride : 0;
+    key[at++] = gemm.batch > 1 ? stored->batch_stride : 0;
   }
   key[at++] = problem->first.width;
   key[at++] = problem->second.width;
   return true;
 }
 
-CublasLt::Handle MatrixProducts::HandleOf(int32_t device) {
+CublasLt::Handle Gemms::HandleOf(int32_t device) {
   CublasLt::Handle& handle = handles_[device];
   if (handle == nullptr && library_.create(&handle) != 0) handle = nullptr;
   return handle;
 }
 
-std::shared_ptr<MatrixProducts::Plan> MatrixProducts::PlanOf(const Problem& problem, const Product& product,
-                                                             int32_t device) {
+std::shared_ptr<Gemms::Plan> Gemms::PlanOf(const Problem& problem, const Gemm& gemm, int32_t device) {
   {
     absl::ReaderMutexLock lock(&mutex_);
     if (const auto found = plans_.find(problem.key); found != plans_.end()) return found->second;
@@ -187,17 +186,17 @@ std::shared_ptr<MatrixProducts::Plan> MatrixProducts::PlanOf(const Problem& prob
   if (plans_.size() >= kPlansMax) plans_.clear();
   const CublasLt::Handle handle = HandleOf(device);
   if (handle == nullptr) return nullptr;
-  std::shared_ptr<Plan> plan = Prepare(problem, product, handle);
+  std::shared_ptr<Plan> plan = Prepare(problem, gemm, handle);
   plans_[problem.key] = plan;
   return plan;
 }
 
-// Whether the memo has the product's plan now; otherwise it stays as it was.
-bool MatrixProducts::Renew(Memo& memo, int64_t setting, const Product& product, int32_t device) {
+// Whether the memo has the gemm's plan now; otherwise it stays as it was.
+bool Gemms::Renew(Memo& memo, int64_t setting, const Gemm& gemm, int32_t device) {
   Problem problem;
-  if (!Pose(product, device, &problem)) return false;
+  if (!Pose(gemm, device, &problem)) return false;
   if (memo.plan_ == nullptr || memo.key_ != problem.key) {
-    std::shared_ptr<Plan> plan = PlanOf(problem, product, device);
+    std::shared_ptr<Plan> plan = PlanOf(problem, gemm, device);
     if (plan == nullptr) return false;
     memo.plan_ = std::move(plan);
     memo.key_ = problem.key;
@@ -206,10 +205,10 @@ bool MatrixProducts::Renew(Memo& memo, int64_t setting, const Product& product, 
   return true;
 }
 
-std::shared_ptr<MatrixProducts::Plan> MatrixProducts::Prepare(const Problem& problem, const Product& product,
-                                                              CublasLt::Handle handle) const {
+std::shared_ptr<Gemms::Plan> Gemms::Prepare(const Problem& problem, const Gemm& gemm,
+                                            CublasLt::Handle handle) const {
   int data = 0, compute = 0, scale = 0;
-  if (!TypesOf(product.dtype, product.tf32, &data, &compute, &scale)) return nullptr;
+  if (!TypesOf(gemm.dtype, gemm.tf32, &data, &compute, &scale)) return nullptr;
   auto plan = std::make_shared<Plan>();
   plan->handle = handle;
   plan->flipped = problem.flipped;
@@ -224,8 +223,8 @@ std::shared_ptr<MatrixProducts::Plan> MatrixProducts::Prepare(const Problem& pro
   const auto describe = [&](const Stored& stored, Descriptor& to) {
     good = good && library_.create_matrix(to.Fill(library_.destroy_matrix), data, stored.height, stored.width,
                                           stored.leading) == 0;
-    if (!good || product.batch == 1) return;
-    const auto count = static_cast<int32_t>(product.batch);
+    if (!good || gemm.batch == 1) return;
+    const auto count = static_cast<int32_t>(gemm.batch);
     const int64_t offset = stored.batch_stride;
     good = library_.set_matrix(to.get(), CublasLt::kBatchCount, &count, sizeof count) == 0 &&
            library_.set_matrix(to.get(), CublasLt::kBatchOffset, &offset, sizeof offset) == 0;
@@ -234,21 +233,21 @@ std::shared_ptr<MatrixProducts::Plan> MatrixProducts::Prepare(const Problem& pro
   describe(problem.second, plan->second);
   describe(problem.c, plan->c);
   describe(problem.d, plan->d);
-  if (!good || !Choose(*plan, problem, product)) return nullptr;
-  ChooseTuned(*plan, problem, product);
+  if (!good || !Choose(*plan, problem, gemm)) return nullptr;
+  ChooseTuned(*plan, problem, gemm);
   return plan;
 }
 
 // What the heuristic is asked for.
-struct MatrixProducts::Preference {
+struct Gemms::Preference {
   size_t workspace = kWorkspaceMax;
   uint32_t reductions = CublasLt::kReduceAnyhow;
   int64_t alignment_max = kAlignmentMax;  // of the operands, that algorithms may count on
   int wanted = 1;
 };
 
-bool MatrixProducts::Ask(const Plan& plan, const Problem& problem, const Product& product,
-                         const Preference& wanted, std::vector<CublasLt::Heuristic>* found) const {
+bool Gemms::Ask(const Plan& plan, const Problem& problem, const Gemm& gemm, const Preference& wanted,
+                std::vector<CublasLt::Heuristic>* found) const {
   Descriptor preference;
   if (library_.create_preference(preference.Fill(library_.destroy_preference)) != 0) return false;
   bool good = true;
@@ -274,7 +273,7 @@ bool MatrixProducts::Ask(const Plan& plan, const Problem& problem, const Product
   return !found->empty();
 }
 
-int32_t MatrixProducts::SplitsOf(const CublasLt::Heuristic& algorithm) const {
+int32_t Gemms::SplitsOf(const CublasLt::Heuristic& algorithm) const {
   int32_t count = 1;
   size_t written = 0;
   const bool told =
@@ -282,15 +281,15 @@ int32_t MatrixProducts::SplitsOf(const CublasLt::Heuristic& algorithm) const {
   return told ? count : 1;
 }
 
-bool MatrixProducts::SetEpilogue(const Plan& plan, const Product& product) const {
-  const uint32_t epilogue = EpilogueOf(product);
+bool Gemms::SetEpilogue(const Plan& plan, const Gemm& gemm) const {
+  const uint32_t epilogue = EpilogueOf(gemm);
   return library_.set_operation(plan.operation.get(), CublasLt::kEpilogue, &epilogue, sizeof epilogue) == 0 &&
-         (product.bias == nullptr ||
+         (gemm.bias == nullptr ||
           library_.set_operation(plan.operation.get(), CublasLt::kBiasPointer,
-                                 static_cast<const void*>(&product.bias), sizeof product.bias) == 0);
+                                 static_cast<const void*>(&gemm.bias), sizeof gemm.bias) == 0);
 }
 
-bool MatrixProducts::Check(const Plan& plan, CublasLt::Heuristic* algorithm) const {
+bool Gemms::Check(const Plan& plan, CublasLt::Heuristic* algorithm) const {
   CublasLt::Heuristic checked = {};
   if (library_.check(plan.handle, plan.operation.get(), plan.first.get(), plan.second.get(), plan.c.get(),
                      plan.d.get(), &algorithm->algorithm, &checked) != 0 ||
@@ -301,35 +300,34 @@ bool MatrixProducts::Check(const Plan& plan, CublasLt::Heuristic* algorithm) con
   return true;
 }
 
-bool MatrixProducts::Choose(Plan& plan, const Problem& problem, const Product& product) const {
+bool Gemms::Choose(Plan& plan, const Problem& problem, const Gemm& gemm) const {
   Preference preference;
-  preference.reductions = product.reduced_sums ? CublasLt::kReduceAnyhow : CublasLt::kReduceInCompute;
+  preference.reductions = gemm.reduced_sums ? CublasLt::kReduceAnyhow : CublasLt::kReduceInCompute;
   std::vector<CublasLt::Heuristic> found;
   const auto ask = [&] {
-    if (!Ask(plan, problem, product, preference, &found)) return false;
+    if (!Ask(plan, problem, gemm, preference, &found)) return false;
     plan.chosen = found.front();
     return true;
   };
   const auto choose = [&] {
     if (!ask()) return false;
-    if (!product.one_launch || SplitsOf(plan.chosen) == 1) return true;
+    if (!gemm.one_launch || SplitsOf(plan.chosen) == 1) return true;
     const CublasLt::Heuristic fastest = plan.chosen;
     preference.workspace = 0;
     preference.reductions = CublasLt::kReduceNever;
     if (!ask() || SplitsOf(plan.chosen) != 1) plan.chosen = fastest;
     return true;
   };
-  if (EpilogueOf(product) == CublasLt::kPlain) return choose();
-  // With a bias the heuristic splits long sums less often than without, and is slower for it where a product
-  // has few rows. So an algorithm of the plain product that splits is taken if it does the epilogue too.
-  const bool split = !product.one_launch && ask() && SplitsOf(plan.chosen) > 1;
-  if (!SetEpilogue(plan, product)) return false;
+  if (EpilogueOf(gemm) == CublasLt::kPlain) return choose();
+  // With a bias the heuristic splits long sums less often than without, and is slower for it where a gemm
+  // has few rows. So an algorithm of the plain gemm that splits is taken if it does the epilogue too.
+  const bool split = !gemm.one_launch && ask() && SplitsOf(plan.chosen) > 1;
+  if (!SetEpilogue(plan, gemm)) return false;
   return (split && Check(plan, &plan.chosen)) || choose();
 }
 
-void MatrixProducts::ChooseTuned(Plan& plan, const Problem& problem, const Product& product) const {
-  const TunedProducts::Choice* const found =
-      product.tuned == nullptr ? nullptr : product.tuned->Find(product);
+void Gemms::ChooseTuned(Plan& plan, const Problem& problem, const Gemm& gemm) const {
+  const TunedGemms::Choice* const found = gemm.tuned == nullptr ? nullptr : gemm.tuned->Find(gemm);
   if (found == nullptr) return;
   for (const Stored* stored : {&problem.first, &problem.second, &problem.c, &problem.d}) {
     if (stored->alignment < kTunedAlignment) return;
@@ -339,27 +337,26 @@ void MatrixProducts::ChooseTuned(Plan& plan, const Problem& problem, const Produ
     tuned_plans.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  if (product.tuned->library_version() != version()) return;
+  if (gemm.tuned->library_version() != version()) return;
   CublasLt::Heuristic tuned = found->algorithm;
-  if ((product.one_launch && SplitsOf(tuned) > 1) || !Check(plan, &tuned)) return;
+  if ((gemm.one_launch && SplitsOf(tuned) > 1) || !Check(plan, &tuned)) return;
   plan.chosen = tuned;
   tuned_plans.fetch_add(1, std::memory_order_relaxed);
 }
 
-std::vector<CublasLt::Heuristic> MatrixProducts::Algorithms(const Product& product, const CallContext& call,
-                                                            int wanted) {
+std::vector<CublasLt::Heuristic> Gemms::Algorithms(const Gemm& gemm, const CallContext& call, int wanted) {
   Problem problem;
-  if (!Pose(product, call.device, &problem)) return {};
+  if (!Pose(gemm, call.device, &problem)) return {};
   CublasLt::Handle handle = nullptr;
   {
     absl::MutexLock lock(&mutex_);
     handle = HandleOf(call.device);
   }
   // A plan of its own, in which no other thread sets a bias.
-  const std::shared_ptr<Plan> plan = handle == nullptr ? nullptr : Prepare(problem, product, handle);
+  const std::shared_ptr<Plan> plan = handle == nullptr ? nullptr : Prepare(problem, gemm, handle);
   if (plan == nullptr) return {};
   Preference preference;
-  preference.reductions = product.reduced_sums ? CublasLt::kReduceAnyhow : CublasLt::kReduceInCompute;
+  preference.reductions = gemm.reduced_sums ? CublasLt::kReduceAnyhow : CublasLt::kReduceInCompute;
   preference.alignment_max = kTunedAlignment;
   preference.wanted = wanted;
   std::vector<CublasLt::Heuristic> all = {plan->chosen}, found;
@@ -371,69 +368,69 @@ std::vector<CublasLt::Heuristic> MatrixProducts::Algorithms(const Product& produ
       if (!known && (!check || Check(*plan, &algorithm))) all.push_back(algorithm);
     }
   };
-  if (Ask(*plan, problem, product, preference, &found)) add(/*check=*/false);
-  if (EpilogueOf(product) != CublasLt::kPlain) {
-    // Those of the plain product too, see Choose.
+  if (Ask(*plan, problem, gemm, preference, &found)) add(/*check=*/false);
+  if (EpilogueOf(gemm) != CublasLt::kPlain) {
+    // Those of the plain gemm too, see Choose.
     const uint32_t plain = CublasLt::kPlain;
     const bool asked =
         library_.set_operation(plan->operation.get(), CublasLt::kEpilogue, &plain, sizeof plain) == 0 &&
-        Ask(*plan, problem, product, preference, &found);
-    if (asked && SetEpilogue(*plan, product)) add(/*check=*/true);
+        Ask(*plan, problem, gemm, preference, &found);
+    if (asked && SetEpilogue(*plan, gemm)) add(/*check=*/true);
   }
   if (all.size() > static_cast<size_t>(wanted)) all.resize(wanted);
   return all;
 }
 
-bool MatrixProducts::Launch(Plan& plan, const Product& product, const CublasLt::Heuristic& algorithm,
-                            const CallContext& call, Workspace workspace) const {
+bool Gemms::Launch(Plan& plan, const Gemm& gemm, const CublasLt::Heuristic& algorithm,
+                   const CallContext& call, Workspace workspace) const {
   void* scratch = nullptr;
   if (algorithm.workspace > 0) {
     scratch = workspace(algorithm.workspace);
     if (scratch == nullptr) return false;
   }
-  const auto alpha = static_cast<float>(product.alpha), beta = static_cast<float>(product.beta);
-  const bool wide = product.dtype == v1::F64;
-  const void* const scale_product = wide ? static_cast<const void*>(&product.alpha) : &alpha;
-  const void* const scale_c = wide ? static_cast<const void*>(&product.beta) : &beta;
-  const Matrix &first = plan.flipped ? product.b : product.a, &second = plan.flipped ? product.a : product.b,
-               &c = product.c.data == nullptr ? product.d : product.c;
+  const auto alpha = static_cast<float>(gemm.alpha), beta = static_cast<float>(gemm.beta);
+  const bool wide = gemm.dtype == v1::F64;
+  const void* const scale_ab = wide ? static_cast<const void*>(&gemm.alpha) : &alpha;
+  const void* const scale_c = wide ? static_cast<const void*>(&gemm.beta) : &beta;
+  const Matrix &first = plan.flipped ? gemm.b : gemm.a, &second = plan.flipped ? gemm.a : gemm.b,
+               &c = gemm.c.data == nullptr ? gemm.d : gemm.c;
   const auto launch = [&] {
-    return library_.matmul(plan.handle, plan.operation.get(), scale_product, first.data, plan.first.get(),
-                           second.data, plan.second.get(), scale_c, c.data, plan.c.get(), product.d.data,
+    return library_.matmul(plan.handle, plan.operation.get(), scale_ab, first.data, plan.first.get(),
+                           second.data, plan.second.get(), scale_c, c.data, plan.c.get(), gemm.d.data,
                            plan.d.get(), &algorithm.algorithm, scratch, algorithm.workspace,
                            call.stream) == 0;
   };
-  if (product.bias == nullptr) return launch();
+  if (gemm.bias == nullptr) return launch();
   absl::MutexLock lock(&plan.mutex);
   return library_.set_operation(plan.operation.get(), CublasLt::kBiasPointer,
-                                static_cast<const void*>(&product.bias), sizeof product.bias) == 0 &&
+                                static_cast<const void*>(&gemm.bias), sizeof gemm.bias) == 0 &&
          launch();
 }
 
-bool MatrixProducts::Run(const Product& product, const CallContext& call, Workspace workspace, Memo* memo) {
+bool Gemms::Run(const Gemm& gemm, const CallContext& call, Workspace workspace, Memo* memo) {
   if (memo == nullptr) {
     Memo unkept(false);
-    return Run(product, call, workspace, &unkept);
+    return Run(gemm, call, workspace, &unkept);
   }
-  const int64_t setting = SettingOf(product, call.device);
+  const int64_t setting = SettingOf(gemm, call.device);
   const bool known = memo->fixed_ && memo->plan_ != nullptr && memo->setting_ == setting;
-  if (!known && !Renew(*memo, setting, product, call.device)) return false;
+  if (!known && !Renew(*memo, setting, gemm, call.device)) return false;
   Plan& plan = *memo->plan_;
-  if (plan.native != nullptr && NativeProduct::Does(product)) return plan.native->Run(product, call).ok();
-  return Launch(plan, product, plan.chosen, call, workspace);
+  if (plan.native != nullptr && NativeGemm::Does(gemm)) return plan.native->Run(gemm, call).ok();
+  return Launch(plan, gemm, plan.chosen, call, workspace);
 }
 
-bool MatrixProducts::RunAs(const Product& product, const CublasLt::Heuristic& algorithm,
-                           const CallContext& call, Workspace workspace) {
+bool Gemms::RunAs(const Gemm& gemm, const CublasLt::Heuristic& algorithm, const CallContext& call,
+                  Workspace workspace) {
   Problem problem;
-  if (!Pose(product, call.device, &problem)) return false;
-  const std::shared_ptr<Plan> plan = PlanOf(problem, product, call.device);
-  return plan != nullptr && Launch(*plan, product, algorithm, call, workspace);
+  if (!Pose(gemm, call.device, &problem)) return false;
+  const std::shared_ptr<Plan> plan = PlanOf(problem, gemm, call.device);
+  return plan != nullptr && Launch(*plan, gemm, algorithm, call, workspace);
 }
 
-uint64_t MatrixProducts::TunedPlans() { return tuned_plans.load(std::memory_order_relaxed); }
+uint64_t Gemms::TunedPlans() { return tuned_plans.load(std::memory_order_relaxed); }
 
-size_t MatrixProducts::plan_count() const {
+size_t Gemms::plan_count() const {
   absl::ReaderMutexLock lock(&mutex_);
   return plans_.size();
 }

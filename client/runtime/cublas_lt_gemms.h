@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt, each kind planned once.
+// Gemms by cuBLASLt, each kind planned once.
 //
 // A plan (descriptors and the algorithm: the one that was measured to be best, or that cuBLASLt's heuristic
 // names; or a kernel of our own that was measured to be better) is kept by what decides it: device, dtype,
@@ -37,7 +37,7 @@ struct Matrix {
   int64_t batch_stride = 0;
 };
 
-struct Product {
+struct Gemm {
   v1::DType dtype = v1::F32;  // of every operand
   int64_t batch = 1;
   Matrix a, b, d;
@@ -45,32 +45,32 @@ struct Product {
   void* bias = nullptr;  // one element a column of d, beside each other
   double alpha = 1, beta = 0;
   v1::Activation activation = v1::ACTIVATION_NONE;
-  bool tf32 = false;                     // F32 may be rounded to TF32 before it is multiplied
-  bool reduced_sums = true;              // partial sums of F16 and BF16 may be added in that type
-  bool one_launch = false;               // rather than sums in pieces, where the library can
-  const TunedProducts* tuned = nullptr;  // borrowed for the call
+  bool tf32 = false;                  // F32 may be rounded to TF32 before it is multiplied
+  bool reduced_sums = true;           // partial sums of F16 and BF16 may be added in that type
+  bool one_launch = false;            // rather than sums in pieces, where the library can
+  const TunedGemms* tuned = nullptr;  // borrowed for the call
 };
 
-class MatrixProducts {
+class Gemms {
  public:
   // `bytes` of the device's memory that later work on the call's stream may overwrite, nullptr when there is
   // none.
   using Workspace = absl::FunctionRef<void*(size_t bytes)>;
 
-  explicit MatrixProducts(const CublasLt& library) : library_(library) {}
-  ~MatrixProducts();
+  explicit Gemms(const CublasLt& library) : library_(library) {}
+  ~Gemms();
 
-  // What a step of a program keeps of its product from run to run; one thread's at a time. `fixed`: products
+  // What a step of a program keeps of its gemm from run to run; one thread's at a time. `fixed`: gemms
   // of this memo differ in what a SettingOf holds, in addresses and in factors alone.
   class Memo;
 
-  // Whether the product is on its way; false leaves `d` untouched.
-  bool Run(const Product& product, const CallContext& call, Workspace workspace, Memo* memo = nullptr);
+  // Whether the gemm is on its way; false leaves `d` untouched.
+  bool Run(const Gemm& gemm, const CallContext& call, Workspace workspace, Memo* memo = nullptr);
 
-  // What the library offers for the product, at most `wanted` and the one that Run takes first; empty where
+  // What the library offers for the gemm, at most `wanted` and the one that Run takes first; empty where
   // it can't be done. RunAs is Run by one of them.
-  std::vector<CublasLt::Heuristic> Algorithms(const Product& product, const CallContext& call, int wanted);
-  bool RunAs(const Product& product, const CublasLt::Heuristic& algorithm, const CallContext& call,
+  std::vector<CublasLt::Heuristic> Algorithms(const Gemm& gemm, const CallContext& call, int wanted);
+  bool RunAs(const Gemm& gemm, const CublasLt::Heuristic& algorithm, const CallContext& call,
              Workspace workspace);
 
   uint64_t version() const { return library_.version(); }
@@ -86,22 +86,21 @@ class MatrixProducts {
 
   // What may change from run to run of a step whose sizes are fixed, and decides a plan: device, precision,
   // alignments.
-  static int64_t SettingOf(const Product& product, int32_t device);
-  static bool Pose(const Product& product, int32_t device, Problem* problem);
-  std::shared_ptr<Plan> PlanOf(const Problem& problem, const Product& product, int32_t device);
-  bool Renew(Memo& memo, int64_t setting, const Product& product, int32_t device);
-  std::shared_ptr<Plan> Prepare(const Problem& problem, const Product& product,
-                                CublasLt::Handle handle) const;
-  bool Choose(Plan& plan, const Problem& problem, const Product& product) const;
-  bool Ask(const Plan& plan, const Problem& problem, const Product& product, const Preference& preference,
+  static int64_t SettingOf(const Gemm& gemm, int32_t device);
+  static bool Pose(const Gemm& gemm, int32_t device, Problem* problem);
+  std::shared_ptr<Plan> PlanOf(const Problem& problem, const Gemm& gemm, int32_t device);
+  bool Renew(Memo& memo, int64_t setting, const Gemm& gemm, int32_t device);
+  std::shared_ptr<Plan> Prepare(const Problem& problem, const Gemm& gemm, CublasLt::Handle handle) const;
+  bool Choose(Plan& plan, const Problem& problem, const Gemm& gemm) const;
+  bool Ask(const Plan& plan, const Problem& problem, const Gemm& gemm, const Preference& preference,
            std::vector<CublasLt::Heuristic>* found) const;
-  bool SetEpilogue(const Plan& plan, const Product& product) const;
+  bool SetEpilogue(const Plan& plan, const Gemm& gemm) const;
   int32_t SplitsOf(const CublasLt::Heuristic& algorithm) const;
-  // The algorithm with the workspace that it takes, if it does this product.
+  // The algorithm with the workspace that it takes, if it does this gemm.
   bool Check(const Plan& plan, CublasLt::Heuristic* algorithm) const;
-  void ChooseTuned(Plan& plan, const Problem& problem, const Product& product) const;
-  bool Launch(Plan& plan, const Product& product, const CublasLt::Heuristic& algorithm,
-              const CallContext& call, Workspace workspace) const;
+  void ChooseTuned(Plan& plan, const Problem& problem, const Gemm& gemm) const;
+  bool Launch(Plan& plan, const Gemm& gemm, const CublasLt::Heuristic& algorithm, const CallContext& call,
+              Workspace workspace) const;
   CublasLt::Handle HandleOf(int32_t device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const CublasLt library_;
@@ -110,12 +109,12 @@ class MatrixProducts {
   absl::flat_hash_map<int32_t, CublasLt::Handle> handles_ ABSL_GUARDED_BY(mutex_);
 };
 
-class MatrixProducts::Memo {
+class Gemms::Memo {
  public:
   explicit Memo(bool fixed) : fixed_(fixed) {}
 
  private:
-  friend class MatrixProducts;
+  friend class Gemms;
 
   const bool fixed_;
   int64_t setting_ = 0;

@@ -73,15 +73,15 @@ struct MemoryResults {
 };
 
 class TunedConvolutions;
-class TunedProducts;
+class TunedGemms;
 
 // Where the kernels of one call run: the device and the stream that were current when it began. While it
 // runs, the device's context is current on its thread: what launches there need not see to that.
 struct CallContext {
   int32_t device = -1;  // of a GPU; -1 is the CPU
   void* stream = nullptr;
-  bool recorded = false;                 // into a CUDA graph: what the launches cost now is paid once
-  const TunedProducts* tuned = nullptr;  // measured algorithms, where the program brings some; borrowed
+  bool recorded = false;              // into a CUDA graph: what the launches cost now is paid once
+  const TunedGemms* tuned = nullptr;  // measured algorithms, where the program brings some; borrowed
   const TunedConvolutions* tuned_convolutions = nullptr;  // likewise
   // Memory that each library call may overwrite, kept from one to the next; the caller releases it. Calls
   // that are recorded take turns, so that some can run at a time.
@@ -91,7 +91,7 @@ struct CallContext {
   };
   std::array<Kept, 4> scratch;
   size_t scratch_turn = 0;
-  // Whether products and convolutions may round F32, by torch's settings when a call first asked.
+  // Whether gemms and convolutions may round F32, by torch's settings when a call first asked.
   std::array<std::optional<std::optional<bool>>, 2> tf32;
   CaptureDependencies* order =
       nullptr;  // of the steps that are recorded, where they are put in one; borrowed

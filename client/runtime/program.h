@@ -27,7 +27,7 @@
 #include "client/runtime/kernels.h"
 #include "client/runtime/step_times.h"
 #include "client/runtime/tuned_convolutions.h"
-#include "client/runtime/tuned_products.h"
+#include "client/runtime/tuned_gemms.h"
 #include "kiln/v1/artifact.pb.h"
 
 namespace kiln::runtime {
@@ -195,7 +195,7 @@ class Program {
   std::vector<Output> outputs_;
   std::vector<std::shared_ptr<const KernelRunner>> kernels_;
   ArenaPlan arena_plan_;
-  std::shared_ptr<const TunedProducts> tuned_;  // shared with no one; nullptr: nothing was measured
+  std::shared_ptr<const TunedGemms> tuned_;  // shared with no one; nullptr: nothing was measured
   std::shared_ptr<const TunedConvolutions> tuned_convolutions_;  // likewise
   mutable std::atomic<Scratch*> spare_{nullptr};
   std::unique_ptr<RunCounts> counts_ = std::make_unique<RunCounts>();

@@ -558,7 +558,7 @@ absl::StatusOr<std::shared_ptr<const Program>> Program::Load(const v1::Manifest&
   KILN_ASSIGN_OR_RETURN(std::vector<bool> interpreted,
                         ParseInterpretList(interpret, manifest.kernels_size()));
   KILN_ASSIGN_OR_RETURN(program->kernels_, LoadKernels(manifest, objects, interpreted));
-  KILN_ASSIGN_OR_RETURN(program->tuned_, TunedProducts::Create(manifest.tuning(), objects));
+  KILN_ASSIGN_OR_RETURN(program->tuned_, TunedGemms::Create(manifest.tuning(), objects));
   program->tuned_convolutions_ = TunedConvolutions::Create(manifest.tuning());
   return program;
 }

@@ -61,18 +61,18 @@ class TorchCalls::Typed {
     return value == nullptr ? nullptr : value->tensor;
   }
 
-  Outcome Product(TorchError (*function)(Tensor, Tensor, Tensor), const CallArguments& a,
-                  absl::Span<Tensor> r, bool into) {
+  Outcome Gemm(TorchError (*function)(Tensor, Tensor, Tensor), const CallArguments& a, absl::Span<Tensor> r,
+               bool into) {
     Tensor self = Get(a, "self"), other = Get(a, "mat2");
     if (!into || function == nullptr || self == nullptr || other == nullptr || r.size() != 1)
       return Outcome::kNotHere;
     return Result(function(r[0], self, other));
   }
   Outcome Mm(const CallArguments& a, absl::Span<Tensor> r, bool into) {
-    return Product(shim_.mm_out, a, r, into);
+    return Gemm(shim_.mm_out, a, r, into);
   }
   Outcome Bmm(const CallArguments& a, absl::Span<Tensor> r, bool into) {
-    return Product(shim_.bmm_out, a, r, into);
+    return Gemm(shim_.bmm_out, a, r, into);
   }
 
   Outcome Sum(TorchError (*function)(Tensor, Tensor, Tensor, Tensor, double, double), Tensor first,

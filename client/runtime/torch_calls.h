@@ -1,4 +1,4 @@
-// Library calls by typed functions of the shim: products, convolutions, attention, what finds and takes
+// Library calls by typed functions of the shim: gemms, convolutions, attention, what finds and takes
 // places.
 //
 // What is not done (this torch has no such function, arguments of another kind, an error of torch's) has made

@@ -13,25 +13,25 @@
 #include "client/runtime/cudnn_convolutions.h"
 #include "client/runtime/torch_calls.h"
 #include "client/runtime/torch_convolutions.h"
+#include "client/runtime/torch_gemms.h"
 #include "client/runtime/torch_precision.h"
-#include "client/runtime/torch_products.h"
 #include "client/runtime/torch_shim.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::runtime {
 namespace {
 
-// A product where it is one, otherwise the other.
+// A gemm where it is one, otherwise the other.
 class EitherCall : public MemoryCall {
  public:
-  EitherCall(std::unique_ptr<MemoryCall> product, std::unique_ptr<MemoryCall> other)
-      : product_(std::move(product)), other_(std::move(other)) {}
+  EitherCall(std::unique_ptr<MemoryCall> gemm, std::unique_ptr<MemoryCall> other)
+      : gemm_(std::move(gemm)), other_(std::move(other)) {}
   bool Run(const CallArguments& arguments, const MemoryResults& results, CallContext& context) override {
-    return product_->Run(arguments, results, context) || other_->Run(arguments, results, context);
+    return gemm_->Run(arguments, results, context) || other_->Run(arguments, results, context);
   }
 
  private:
-  const std::unique_ptr<MemoryCall> product_, other_;
+  const std::unique_ptr<MemoryCall> gemm_, other_;
 };
 
 class TorchHost : public Host {
@@ -39,10 +39,8 @@ class TorchHost : public Host {
   TorchHost(v1::DeviceType device, const TorchShim& shim, LibraryCallback callback)
       : device_(device), callback_(std::move(callback)), shim_(shim) {}
 
-  // Products that cuBLASLt does go there, with `products` of this process's library.
-  void UseProducts(MatrixProducts& products) {
-    products_ = std::make_unique<TorchProducts>(*this, precision_, products);
-  }
+  // Gemms that cuBLASLt does go there, with `gemms` of this process's library.
+  void UseGemms(Gemms& gemms) { gemms_ = std::make_unique<TorchGemms>(*this, precision_, gemms); }
 
   // The same for cuDNN.
   void UseConvolutions(Convolutions& convolutions) {
@@ -214,15 +212,14 @@ class TorchHost : public Host {
     return context.nameless ? absl::InternalError("torch gives a thread no number") : absl::OkStatus();
   }
 
-  // Everything that has a typed shim: products, convolutions, attention, what finds and takes places.
+  // Everything that has a typed shim: gemms, convolutions, attention, what finds and takes places.
   bool MakesNewMemory(const std::string& target) const override { return TorchCalls::Knows(target); }
 
   std::unique_ptr<MemoryCall> NewMemoryCall(const std::string& target, bool fixed) override {
-    std::unique_ptr<MemoryCall> product = products_ == nullptr ? nullptr : products_->NewCall(target, fixed);
+    std::unique_ptr<MemoryCall> gemm = gemms_ == nullptr ? nullptr : gemms_->NewCall(target, fixed);
     std::unique_ptr<MemoryCall> other = convolutions_ == nullptr ? nullptr : convolutions_->NewCall(target);
-    if (product == nullptr || other == nullptr)
-      return product != nullptr ? std::move(product) : std::move(other);
-    return std::make_unique<EitherCall>(std::move(product), std::move(other));
+    if (gemm == nullptr || other == nullptr) return gemm != nullptr ? std::move(gemm) : std::move(other);
+    return std::make_unique<EitherCall>(std::move(gemm), std::move(other));
   }
 
   absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
@@ -329,7 +326,7 @@ class TorchHost : public Host {
   TorchCalls calls_{*this, shim_};
   std::atomic<bool> unfreed_ = false;  // a tensor that torch could not free
   const TorchPrecision precision_ = TorchPrecision::Find(shim_.library);
-  std::unique_ptr<TorchProducts> products_;          // nullptr: none but ATen's
+  std::unique_ptr<TorchGemms> gemms_;                // nullptr: none but ATen's
   std::unique_ptr<TorchConvolutions> convolutions_;  // likewise
 };
 
@@ -340,11 +337,11 @@ absl::StatusOr<std::unique_ptr<Host>> NewTorchHost(v1::DeviceType device, Librar
   auto host = std::make_unique<TorchHost>(device, shim, std::move(callback));
   if (device == v1::CUDA) {
     // Plans are the process's, and outlive it as the host does. Without the library ATen does everything.
-    static MatrixProducts* const products = [] {
+    static Gemms* const gemms = [] {
       const absl::StatusOr<CublasLt> library = FindCublasLt();
-      return library.ok() ? new MatrixProducts(*library) : nullptr;
+      return library.ok() ? new Gemms(*library) : nullptr;
     }();
-    if (products != nullptr) host->UseProducts(*products);
+    if (gemms != nullptr) host->UseGemms(*gemms);
     static Convolutions* const convolutions = [] {
       const absl::StatusOr<Cudnn> library = FindCudnn();
       return library.ok() ? new Convolutions(*library) : nullptr;

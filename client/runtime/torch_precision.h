@@ -1,4 +1,4 @@
-// How torch wants matrix products and convolutions rounded now: its global settings, read from the libtorch
+// How torch wants gemms and convolutions rounded now: its global settings, read from the libtorch
 // of the process at each question, as ATen reads them at each of its calls.
 //
 // Threads: any. A setting that can't be read (another torch, or settings of torch's old and new interface

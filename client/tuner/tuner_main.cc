@@ -16,9 +16,9 @@
 #include "client/tuner/bench.h"
 #include "client/tuner/convolution_bench.h"
 #include "client/tuner/copy_bench.h"
+#include "client/tuner/gemm_bench.h"
 #include "client/tuner/gpu.h"
 #include "client/tuner/kernel_bench.h"
-#include "client/tuner/product_bench.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/worker/build_id.h"
@@ -53,7 +53,7 @@ class Tuner {
     if (request.has_open_gpu()) {
       KILN_RETURN_IF_ERROR(Open(request.open_gpu().ordinal()));
       *reply.mutable_gpu() = gpu_->facts();
-      reply.mutable_gpu()->set_cublas_lt_version(products_->version());
+      reply.mutable_gpu()->set_cublas_lt_version(gemms_->version());
       if (convolutions_ != nullptr) reply.mutable_gpu()->set_cudnn_version(convolutions_->version());
       return reply;
     }
@@ -75,7 +75,7 @@ class Tuner {
   absl::StatusOr<std::unique_ptr<Bench>> BenchFor(const v1::ListCandidates& request) {
     const v1::Tunable& tunable = request.tunable();
     if (tunable.has_kernel()) return KernelBench::Create(tunable.kernel(), request.images(), *gpu_);
-    if (tunable.has_product()) return ProductBench::Create(tunable.product(), *gpu_, *products_);
+    if (tunable.has_gemm()) return GemmBench::Create(tunable.gemm(), *gpu_, *gemms_);
     if (tunable.has_copy()) return CopyBench::Create(tunable.copy(), *gpu_);
     if (tunable.has_convolution()) {
       if (convolutions_ == nullptr) return absl::UnimplementedError(without_cudnn_);
@@ -88,7 +88,7 @@ class Tuner {
     if (gpu_ != nullptr) return absl::FailedPreconditionError("a GPU is open already");
     KILN_ASSIGN_OR_RETURN(std::unique_ptr<Gpu> gpu, Gpu::Open(ordinal, flags_.driver));
     KILN_ASSIGN_OR_RETURN(const runtime::CublasLt library, runtime::LoadCublasLt(flags_.cublas_lt));
-    products_ = std::make_unique<runtime::MatrixProducts>(library);
+    gemms_ = std::make_unique<runtime::Gemms>(library);
     const absl::StatusOr<runtime::Cudnn> cudnn = runtime::LoadCudnn(flags_.cudnn);
     if (cudnn.ok()) convolutions_ = std::make_unique<runtime::Convolutions>(*cudnn);
     without_cudnn_ = std::string(cudnn.status().message());
@@ -99,7 +99,7 @@ class Tuner {
   const Flags flags_;
   FrameChannel channel_;
   std::unique_ptr<Gpu> gpu_;
-  std::unique_ptr<runtime::MatrixProducts> products_;
+  std::unique_ptr<runtime::Gemms> gemms_;
   std::unique_ptr<runtime::Convolutions> convolutions_;  // nullptr: no cuDNN, as without_cudnn_ says
   std::string without_cudnn_;
   std::unique_ptr<Bench> bench_;

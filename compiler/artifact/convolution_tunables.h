@@ -2,7 +2,7 @@
 // (program_calls.h): one, or a gradient or two of it.
 //
 // They count if every size and stride is fixed, and are described by what the runtime will see of them
-// (client/runtime/tuned_convolutions.h). What the runtime makes a matrix product of is none. Precision is as
+// (client/runtime/tuned_convolutions.h). What the runtime makes a gemm of is none. Precision is as
 // torch has it unless told otherwise; one that the runtime sees otherwise runs by cuDNN's first plan.
 // Threads: pure function.
 #pragma once

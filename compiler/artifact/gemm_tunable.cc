@@ -28,15 +28,16 @@ bool Describe(const FixedTensor& tensor, bool batched, v1::MatrixOperand* operan
   return true;
 }
 
-// What is added: a row for all of d's rows is a bias. False where the runtime leaves the product to ATen.
-bool AddSummand(const Graph& graph, const Gemm& gemm, v1::MatrixProduct* product) {
+// What is added: a row for all of d's rows is a bias. False where the runtime leaves the gemm to ATen.
+bool AddSummand(const Graph& graph, const Gemm& gemm, v1::Gemm* description) {
   const std::optional<FixedTensor> c = FixedOf(graph, gemm.c);
   if (!gemm.beta.has_value() || !c.has_value()) return false;
   if (*gemm.beta == 0) return true;
-  if (c->dtype != product->dtype()) return false;
-  if (c->sizes.size() != 1) return Describe(*c, gemm.form->batched, product->mutable_c());
-  product->set_bias(true);
-  return *gemm.beta == 1 && c->sizes[0] == product->d().columns() && (c->sizes[0] <= 1 || c->strides[0] == 1);
+  if (c->dtype != description->dtype()) return false;
+  if (c->sizes.size() != 1) return Describe(*c, gemm.form->batched, description->mutable_c());
+  description->set_bias(true);
+  return *gemm.beta == 1 && c->sizes[0] == description->d().columns() &&
+         (c->sizes[0] <= 1 || c->strides[0] == 1);
 }
 
 v1::Activation ActivationOf(const Gemm& gemm) {
@@ -49,7 +50,7 @@ v1::Activation ActivationOf(const Gemm& gemm) {
 }
 
 bool DescribeGemm(const Graph& graph, const GraphNode& node, const v1::Numerics& numerics,
-                  v1::MatrixProduct* product) {
+                  v1::Gemm* description) {
   const std::optional<Gemm> gemm = GemmOf(graph, node);
   if (!gemm.has_value() || gemm->form->onednn) return false;
   const std::optional<FixedTensor> a = FixedOf(graph, gemm->a), b = FixedOf(graph, gemm->b),
@@ -58,23 +59,23 @@ bool DescribeGemm(const Graph& graph, const GraphNode& node, const v1::Numerics&
   if (a->dtype != d->dtype || b->dtype != d->dtype) return false;
   if (!IsMultiplied(d->dtype)) return false;
   const bool batched = gemm->form->batched;
-  product->set_dtype(d->dtype);
-  product->set_batch(batched ? d->sizes[0] : 1);
-  if (!Describe(*a, batched, product->mutable_a()) || !Describe(*b, batched, product->mutable_b()) ||
-      !Describe(*d, batched, product->mutable_d())) {
+  description->set_dtype(d->dtype);
+  description->set_batch(batched ? d->sizes[0] : 1);
+  if (!Describe(*a, batched, description->mutable_a()) || !Describe(*b, batched, description->mutable_b()) ||
+      !Describe(*d, batched, description->mutable_d())) {
     return false;
   }
-  product->set_tf32(d->dtype == v1::F32 && numerics.float32_matmul_precision() != "highest");
-  product->set_reduced_sums(true);  // as torch has it unless told otherwise
-  product->set_activation(ActivationOf(*gemm));
-  if (gemm->c != kNoValue && !AddSummand(graph, *gemm, product)) return false;
-  return product->batch() > 0 && product->d().rows() > 0 && product->d().columns() > 0 &&
-         product->a().columns() > 0;
+  description->set_tf32(d->dtype == v1::F32 && numerics.float32_matmul_precision() != "highest");
+  description->set_reduced_sums(true);  // as torch has it unless told otherwise
+  description->set_activation(ActivationOf(*gemm));
+  if (gemm->c != kNoValue && !AddSummand(graph, *gemm, description)) return false;
+  return description->batch() > 0 && description->d().rows() > 0 && description->d().columns() > 0 &&
+         description->a().columns() > 0;
 }
 
 // A 1×1 convolution, of images that are channels-last or by rows without gaps.
 bool DescribePoints(const Graph& graph, const GraphNode& node, const v1::Numerics& numerics,
-                    v1::MatrixProduct* product) {
+                    v1::Gemm* description) {
   const std::optional<Convolution> convolution = ConvolutionOf(graph, node);
   if (!convolution.has_value() || convolution->bias != kNoValue || !convolution->is_ungrouped() ||
       !IsConv1x1(graph, *convolution)) {
@@ -90,25 +91,25 @@ bool DescribePoints(const Graph& graph, const GraphNode& node, const v1::Numeric
       Conv1x1AsGemm({image.sizes, image.strides}, {weight.sizes, weight.strides});
   if (!gemm.has_value() || !image.LiesSo(gemm->channels_last) || !result->LiesSo(gemm->channels_last))
     return false;
-  product->set_dtype(image.dtype);
-  product->set_batch(gemm->batch);
-  Write(gemm->a, product->mutable_a());
-  Write(gemm->b, product->mutable_b());
-  Write(gemm->d, product->mutable_d());
-  product->set_tf32(image.dtype == v1::F32 && numerics.float32_matmul_precision() != "highest");
-  product->set_reduced_sums(true);
+  description->set_dtype(image.dtype);
+  description->set_batch(gemm->batch);
+  Write(gemm->a, description->mutable_a());
+  Write(gemm->b, description->mutable_b());
+  Write(gemm->d, description->mutable_d());
+  description->set_tf32(image.dtype == v1::F32 && numerics.float32_matmul_precision() != "highest");
+  description->set_reduced_sums(true);
   return true;
 }
 
 }  // namespace
 
-std::optional<v1::MatrixProduct> MatrixProductOf(const Graph& calls, const GraphNode& call,
-                                                 const v1::Numerics& numerics) {
-  v1::MatrixProduct product;
-  const bool described = IsConvolution(call.target) ? DescribePoints(calls, call, numerics, &product)
-                                                    : DescribeGemm(calls, call, numerics, &product);
+std::optional<v1::Gemm> GemmTunableOf(const Graph& calls, const GraphNode& call,
+                                      const v1::Numerics& numerics) {
+  v1::Gemm description;
+  const bool described = IsConvolution(call.target) ? DescribePoints(calls, call, numerics, &description)
+                                                    : DescribeGemm(calls, call, numerics, &description);
   if (!described) return std::nullopt;
-  return product;
+  return description;
 }
 
 }  // namespace kiln

@@ -17,10 +17,10 @@ namespace {
 
 // Multiplications, of which every one comes with an addition.
 double WorkOf(const v1::Tunable& tunable) {
-  if (tunable.has_product()) {
-    const v1::MatrixProduct& product = tunable.product();
-    return static_cast<double>(product.batch()) * static_cast<double>(product.d().rows()) *
-           static_cast<double>(product.d().columns()) * static_cast<double>(product.a().columns());
+  if (tunable.has_gemm()) {
+    const v1::Gemm& gemm = tunable.gemm();
+    return static_cast<double>(gemm.batch()) * static_cast<double>(gemm.d().rows()) *
+           static_cast<double>(gemm.d().columns()) * static_cast<double>(gemm.a().columns());
   }
   const v1::Convolution& convolution = tunable.convolution();
   double work = 1;
@@ -33,8 +33,8 @@ double WorkOf(const v1::Tunable& tunable) {
 std::vector<v1::Tunable> TunablesOfCall(const Graph& calls, const GraphNode& call,
                                         const v1::Numerics& numerics) {
   std::vector<v1::Tunable> tunables;
-  if (auto product = MatrixProductOf(calls, call, numerics)) {
-    *tunables.emplace_back().mutable_product() = *std::move(product);
+  if (auto gemm = GemmTunableOf(calls, call, numerics)) {
+    *tunables.emplace_back().mutable_gemm() = *std::move(gemm);
   }
   for (v1::Convolution& convolution : ConvolutionsOf(calls, call, numerics)) {
     *tunables.emplace_back().mutable_convolution() = std::move(convolution);

@@ -1,4 +1,4 @@
-// What mode max-autotune measures of a program: its matrix products and convolutions of fixed sizes, each
+// What mode max-autotune measures of a program: its gemms and convolutions of fixed sizes, each
 // once, those with most arithmetic in the program first, so that time that is too short is spent well.
 // Threads: pure functions.
 #pragma once

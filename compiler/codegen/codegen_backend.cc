@@ -21,7 +21,7 @@ void EndAsNewDoes(void*, const char*, bool) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<EmittedProduct>> CodegenBackend::EmitProduct(const v1::MatrixProduct&, size_t) {
+absl::StatusOr<std::vector<EmittedGemm>> CodegenBackend::EmitGemm(const v1::Gemm&, size_t) {
   return absl::UnimplementedError(absl::StrCat("unsupported: a gemm by ", name()));
 }
 

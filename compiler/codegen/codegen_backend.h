@@ -26,7 +26,7 @@ struct EmittedObject {
 
 // A gemm as a kernel of its own. Its parameters are the addresses of a, b, c and bias where there
 // are such, and d, each aligned to 16 bytes.
-struct EmittedProduct {
+struct EmittedGemm {
   v1::SkinnySchedule schedule;
   std::string image;
   uint32_t units = 0;  // of the launch
@@ -47,8 +47,7 @@ class CodegenBackend {
   virtual std::vector<v1::KernelSchedule> Schedules(const v1::Kernel& kernel) const { return {}; }
   // The gemm by at most `wanted` schedules, the most promising first. UNIMPLEMENTED where this back-end
   // has no kernel for it.
-  virtual absl::StatusOr<std::vector<EmittedProduct>> EmitProduct(const v1::MatrixProduct& product,
-                                                                  size_t wanted);
+  virtual absl::StatusOr<std::vector<EmittedGemm>> EmitGemm(const v1::Gemm& gemm, size_t wanted);
 };
 
 // By `target.triple`. UNIMPLEMENTED for a triple this build does not know.

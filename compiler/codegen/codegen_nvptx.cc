@@ -128,17 +128,16 @@ class NvptxBackend : public CodegenBackend {
     return result;
   }
 
-  absl::StatusOr<std::vector<EmittedProduct>> EmitProduct(const v1::MatrixProduct& product,
-                                                          size_t wanted) override {
+  absl::StatusOr<std::vector<EmittedGemm>> EmitGemm(const v1::Gemm& gemm, size_t wanted) override {
     KILN_ASSIGN_OR_RETURN(const std::vector<v1::SkinnySchedule> schedules,
-                          SkinnySchedules(product, target_.machine, architecture_, wanted));
-    std::vector<EmittedProduct> emitted;
+                          SkinnySchedules(gemm, target_.machine, architecture_, wanted));
+    std::vector<EmittedGemm> emitted;
     for (const v1::SkinnySchedule& schedule : schedules) {
       llvm::LLVMContext context;
-      llvm::Module module("product", context);
+      llvm::Module module("gemm", context);
       module.setTargetTriple(machine_->getTargetTriple());
       module.setDataLayout(machine_->createDataLayout());
-      KILN_ASSIGN_OR_RETURN(SkinnyLaunch launch, EmitSkinnyGemm(product, schedule, &module));
+      KILN_ASSIGN_OR_RETURN(SkinnyLaunch launch, EmitSkinnyGemm(gemm, schedule, &module));
       KILN_RETURN_IF_ERROR(Translate(&module, &launch.image));
       emitted.push_back({schedule, SerializeGpuImage(launch.image), launch.units});
     }

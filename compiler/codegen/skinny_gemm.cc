@@ -518,9 +518,9 @@ class SkinnyEmitter {
 
 }  // namespace
 
-absl::StatusOr<SkinnyLaunch> EmitSkinnyGemm(const v1::MatrixProduct& product,
-                                            const v1::SkinnySchedule& schedule, llvm::Module* module) {
-  KILN_ASSIGN_OR_RETURN(const SkinnyShape shape, SkinnyShape::Of(product, schedule));
+absl::StatusOr<SkinnyLaunch> EmitSkinnyGemm(const v1::Gemm& gemm, const v1::SkinnySchedule& schedule,
+                                            llvm::Module* module) {
+  KILN_ASSIGN_OR_RETURN(const SkinnyShape shape, SkinnyShape::Of(gemm, schedule));
   SkinnyEmitter(shape, module).Emit();
   SkinnyLaunch launch;
   launch.image.threads = shape.threads();

@@ -33,7 +33,7 @@ struct SkinnyLaunch {
   GpuImage image;
   uint32_t units = 0;
 };
-absl::StatusOr<SkinnyLaunch> EmitSkinnyGemm(const v1::MatrixProduct& product,
-                                            const v1::SkinnySchedule& schedule, llvm::Module* module);
+absl::StatusOr<SkinnyLaunch> EmitSkinnyGemm(const v1::Gemm& gemm, const v1::SkinnySchedule& schedule,
+                                            llvm::Module* module);
 
 }  // namespace kiln

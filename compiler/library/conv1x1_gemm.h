@@ -3,7 +3,7 @@
 //
 // Of numbers, for two who have to say the same, or what was measured is not found: max-autotune describes a
 // program's calls (artifact/gemm_tunable), the runtime what it is called with
-// (client/runtime/torch_products). Within a graph, whose sizes may be symbols, the gemm is made of nodes
+// (client/runtime/torch_gemms). Within a graph, whose sizes may be symbols, the gemm is made of nodes
 // (passes/conv1x1_to_gemm).
 //
 // Strides are in elements. Threads: pure function. Errors: none.

@@ -83,7 +83,7 @@ bool IntoResults(const TensorType& type, bool channels_last) {
 }
 
 // The convolution as one of one point over an image of the patches, whose channels are those of all of a
-// patch's points: a matrix product for the runtime.
+// patch's points: a gemm for the runtime.
 absl::Status CallOnPatches(LoweringContext& context, const GraphNode& node, const Convolution& convolution,
                            const TensorType& type, bool channels_last) {
   ExprPool& exprs = context.exprs();
@@ -162,9 +162,9 @@ absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node) {
   if (context.value(convolution->bias).rank() != 1)
     return absl::InvalidArgumentError("a bias of another rank than 1");
   KILN_RETURN_IF_ERROR(CallConvolution(context, WithoutBias(node), *convolution, type));
-  const LoweredTensor bias = context.value(convolution->bias), product = context.value(convolution->result);
+  const LoweredTensor bias = context.value(convolution->bias), result = context.value(convolution->result);
   context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
-    return PlusBias(context, ops, bias, index, context.loops().Load(ops, product, index));
+    return PlusBias(context, ops, bias, index, context.loops().Load(ops, result, index));
   }));
   return context.status();
 }

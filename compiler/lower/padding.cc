@@ -1,7 +1,7 @@
 // constant_pad_nd. What a GPU's library call reads is stored in two parts, the tensor and what is added
 // behind its rows and columns, so that no load has a mask. A tensor of zeros added behind its rows is put
 // there by the loops that compute it, with room at the end of each row, and nothing is copied
-// (aligned_products pads so).
+// (pad_gemm_rows pads so).
 #include "compiler/lower/padding.h"
 
 #include <algorithm>

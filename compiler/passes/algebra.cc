@@ -132,8 +132,8 @@ class Simplifier {
     return put != nullptr && FlagOf(*put, "accumulate") ? put : nullptr;
   }
 
-  // Whether `value` is a product of matrices, or a view or a cast of one.
-  bool IsProduct(ValueId value) const {
+  // Whether `value` is a gemm, or a view or a cast of one.
+  bool IsGemm(ValueId value) const {
     while (value != kNoValue && producers_[value] >= 0) {
       const GraphNode& node = graph_.nodes[producers_[value]];
       if (node.target == Op::kMm) return true;
@@ -145,13 +145,13 @@ class Simplifier {
     return false;
   }
 
-  // A product plus values summed into zeros, as the gradients of an embedding's table and of the product that
-  // shares it: the values are summed into the product. -0 without a value stays -0, where + 0 made it 0. Not
+  // A gemm plus values summed into zeros, as the gradients of an embedding's table and of the gemm that
+  // shares it: the values are summed into the gemm. -0 without a value stays -0, where + 0 made it 0. Not
   // into other tensors: beside a large element each small value rounds away, where their sum does not. A
-  // product is a sum of as many terms itself.
+  // gemm is a sum of as many terms itself.
   bool SumInto(GraphNode& node, absl::string_view tensor, absl::string_view sums) {
     const ValueId into = TensorOf(node, tensor), sum = TensorOf(node, sums);
-    if (!IsProduct(into) || sum == kNoValue || uses_[sum] != 1) return false;
+    if (!IsGemm(into) || sum == kNoValue || uses_[sum] != 1) return false;
     const GraphNode* put = Accumulation(sum);
     if (put == nullptr || (node.Find("alpha") != nullptr && NumberOf(graph_, node.Find("alpha")) != 1))
       return false;

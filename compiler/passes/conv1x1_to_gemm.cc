@@ -13,17 +13,17 @@
 namespace kiln {
 namespace {
 
-// The result of the convolution, `type`, as a view of a product's.
-Value Product(GraphBuilder& b, const Convolution& convolution, const TensorType& type) {
+// The result of the convolution, `type`, as a view of a gemm's.
+Value AsGemm(GraphBuilder& b, const Convolution& convolution, const TensorType& type) {
   const Value image = b.Use(convolution.input), weight = b.Use(convolution.weight);
   const ExprId from = weight.size(1), to = weight.size(0);
   const ExprId points = b.exprs().Product({type.sizes[0], type.sizes[2], type.sizes[3]});
   const Value rows = View(Permute(image, {0, 2, 3, 1}), {points, from});
   const Value weights = View(weight, {to, from});
   const Value columns = Transpose(weights, 0, 1);
-  const Value product = convolution.bias == kNoValue ? MatrixProduct(rows, columns)
-                                                     : MatrixProduct(rows, columns, b.Use(convolution.bias));
-  return Permute(View(product, {type.sizes[0], type.sizes[2], type.sizes[3], to}), {0, 3, 1, 2});
+  const Value gemm =
+      convolution.bias == kNoValue ? Matmul(rows, columns) : Matmul(rows, columns, b.Use(convolution.bias));
+  return Permute(View(gemm, {type.sizes[0], type.sizes[2], type.sizes[3], to}), {0, 3, 1, 2});
 }
 
 }  // namespace
@@ -43,9 +43,9 @@ absl::Status Conv1x1ToGemm(Graph& graph, const Machine& machine) {
     }
     const TensorType type = graph.type(convolution->result);
     GraphBuilder b(graph, &nodes, node.origin);
-    const Value product = Product(b, *convolution, type);
+    const Value gemm = AsGemm(b, *convolution, type);
     KILN_RETURN_IF_ERROR(b.status());
-    replaced.emplace_back(convolution->result, product.id());
+    replaced.emplace_back(convolution->result, gemm.id());
   }
   graph.nodes = std::move(nodes);
   std::vector<ValueId> replacement = IdentityReplacement(graph);

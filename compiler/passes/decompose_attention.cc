@@ -1,4 +1,4 @@
-// Attention on a GPU that two matrix products and a softmax do sooner than the library's one kernel.
+// Attention on a GPU that two gemms and a softmax do sooner than the library's one kernel.
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -32,7 +32,7 @@ bool EfficientAttention(DecomposeContext& m) {
   const std::vector<int64_t> one = {one_image ? 0 : 1};
   const int64_t many = 1 - one[0];
   const auto matrices = [&](const Value& x) { return Squeeze(x, one); };
-  Value scores = BatchedProduct(matrices(query), Transpose(matrices(key), 1, 2)) *
+  Value scores = BatchedMatmul(matrices(query), Transpose(matrices(key), 1, 2)) *
                  attention->scale.value_or(1 / std::sqrt(static_cast<double>(depth)));
   if (bias.ok()) scores = scores + matrices(ExpandAs(bias, Unsqueeze(scores, one[0])));
   if (!scores.ok()) return false;

@@ -1,4 +1,4 @@
-// Products that are not a library's matrix product as they stand: into mm, addmm and bmm, or into a
+// Products that are not a library's gemm as they stand: into mm, addmm and bmm, or into a
 // product and a sum where there is only a vector's work.
 #include "compiler/passes/decomposition.h"
 #include "compiler/passes/types.h"
@@ -16,7 +16,7 @@ bool Linear(DecomposeContext& m) {
   Value rows = View(x, {m.exprs().Product(sizes), features});
   sizes.push_back(weight.size(0));
   Value transposed = Transpose(weight, 0, 1);
-  Value y = bias.ok() ? MatrixProduct(rows, transposed, bias) : MatrixProduct(rows, transposed);
+  Value y = bias.ok() ? Matmul(rows, transposed, bias) : Matmul(rows, transposed);
   return m.Return(View(y, sizes));
 }
 

@@ -1,5 +1,5 @@
 // Upsampling by index arithmetic: nearest, and bilinear as a weighted sum of four reads. The gradient of
-// bilinear upsampling is two products with the matrices of its weights: it reads each element once and
+// bilinear upsampling is two gemms with the matrices of its weights: it reads each element once and
 // collects, where a sum into computed positions would meet in them.
 #include <array>
 #include <optional>
@@ -168,16 +168,16 @@ bool UpsampleBilinearBackward(DecomposeContext& m) {
   if (channels_last) {
     const ExprId lines = m.exprs().Mul(batch, out[2]);
     Value x = View(Permute(grad, {0, 2, 3, 1}), {lines, out[3], channels});
-    x = BatchedProduct(Expand(Transpose(columns, 0, 1), {lines, in[3], out[3]}), x);
+    x = BatchedMatmul(Expand(Transpose(columns, 0, 1), {lines, in[3], out[3]}), x);
     x = View(x, {batch, out[2], m.exprs().Mul(in[3], channels)});
-    x = BatchedProduct(Expand(Transpose(rows, 0, 1), {batch, in[2], out[2]}), x);
+    x = BatchedMatmul(Expand(Transpose(rows, 0, 1), {batch, in[2], out[2]}), x);
     return m.Return(Permute(View(x, {batch, in[2], in[3], channels}), {0, 3, 1, 2}));
   }
   const ExprId images = m.exprs().Mul(batch, channels);
   Value x = View(grad, {m.exprs().Mul(images, out[2]), out[3]});
-  x = View(MatrixProduct(x, columns), {images, out[2], in[3]});
+  x = View(Matmul(x, columns), {images, out[2], in[3]});
   x = View(Transpose(x, 1, 2), {m.exprs().Mul(images, in[3]), out[2]});
-  x = Transpose(View(MatrixProduct(x, rows), {images, in[3], in[2]}), 1, 2);
+  x = Transpose(View(Matmul(x, rows), {images, in[3], in[2]}), 1, 2);
   return m.Return(View(x, in));
 }
 

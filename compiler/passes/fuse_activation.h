@@ -4,8 +4,8 @@
 //
 // GELU is recognised as what decomposition leaves of it and as models write it out (transformers' gelu_new
 // and gelu_fast), up to the order of factors and terms; the one by erf is no function of cuBLASLt's. Nothing
-// else reads the product, and the activated values are needed in memory: what only kernels of our own read is
-// computed there for nothing. The product is not rounded before the activation. `tf32`: factors of F32 may
+// else reads the gemm, and the activated values are needed in memory: what only kernels of our own read is
+// computed there for nothing. The gemm is not rounded before the activation. `tf32`: factors of F32 may
 // be rounded. Errors: none.
 #pragma once
 

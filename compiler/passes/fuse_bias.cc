@@ -39,19 +39,19 @@ class BiasFuser {
 
   // Adds the bias in the gemm that `term` is, if it is one, and puts `term` in place of the sum.
   bool Fuse(ValueId term, ValueId bias, ValueId sum) {
-    GraphNode* product = OnlyFor(term);
-    if (product != nullptr && product->target == Op::kView) product = OnlyFor(TensorOf(*product, "self"));
-    if (product == nullptr) return false;
-    const std::optional<Gemm> gemm = GemmOf(graph_, *product);
+    GraphNode* node = OnlyFor(term);
+    if (node != nullptr && node->target == Op::kView) node = OnlyFor(TensorOf(*node, "self"));
+    if (node == nullptr) return false;
+    const std::optional<Gemm> gemm = GemmOf(graph_, *node);
     if (!gemm || !gemm->is_plain() || gemm->c != kNoValue) return false;
     if (!IsBias(bias, *gemm) || !IsSumOfRows(term, bias, sum, *gemm)) return false;
-    product->args = GemmArguments(Op::kAddmm, {.a = gemm->a, .b = gemm->b, .c = bias});
-    product->target = Op::kAddmm;
+    node->args = GemmArguments(Op::kAddmm, {.a = gemm->a, .b = gemm->b, .c = bias});
+    node->target = Op::kAddmm;
     replacement_[sum] = term;
     return true;
   }
 
-  // One element a column, in memory before the product.
+  // One element a column, in memory before the gemm.
   bool IsBias(ValueId bias, const Gemm& gemm) const {
     const TensorType& row = graph_.type(bias);
     if (row.rank() != 1 || row.sizes[0] != graph_.type(gemm.d).sizes[1]) return false;
@@ -60,7 +60,7 @@ class BiasFuser {
            (source < 0 || CoreClassOf(graph_.nodes[source].target) != CoreClass::kPointwise);
   }
 
-  // One type throughout, and `term` has whole rows of the product.
+  // One type throughout, and `term` has whole rows of the gemm.
   bool IsSumOfRows(ValueId term, ValueId bias, ValueId sum, const Gemm& gemm) const {
     const TensorType &type = graph_.type(sum), &viewed = graph_.type(term);
     if (!IsFloat(type.dtype)) return false;

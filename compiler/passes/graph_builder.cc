@@ -557,19 +557,19 @@ TensorListArg IndexList(const std::vector<Value>& indices) {
 
 }  // namespace
 
-Value MatrixProduct(const Value& a, const Value& b) {
+Value Matmul(const Value& a, const Value& b) {
   if (!a.ok() || !b.ok() || a.rank() != 2 || b.rank() != 2) return Value();
   return a.builder().Node(Op::kMm, GemmArguments(Op::kMm, {.a = a.id(), .b = b.id()}),
                           a.builder().Dense(a.dtype(), {a.size(0), b.size(1)}));
 }
 
-Value MatrixProduct(const Value& a, const Value& b, const Value& c) {
+Value Matmul(const Value& a, const Value& b, const Value& c) {
   if (!a.ok() || !b.ok() || !c.ok() || a.rank() != 2 || b.rank() != 2) return Value();
   return a.builder().Node(Op::kAddmm, GemmArguments(Op::kAddmm, {.a = a.id(), .b = b.id(), .c = c.id()}),
                           a.builder().Dense(a.dtype(), {a.size(0), b.size(1)}));
 }
 
-Value BatchedProduct(const Value& a, const Value& b) {
+Value BatchedMatmul(const Value& a, const Value& b) {
   if (!a.ok() || !b.ok() || a.rank() != 3 || b.rank() != 3) return Value();
   return a.builder().Node(Op::kBmm, GemmArguments(Op::kBmm, {.a = a.id(), .b = b.id()}),
                           a.builder().Dense(a.dtype(), {a.size(0), a.size(1), b.size(2)}));

@@ -192,9 +192,9 @@ Value ConstantPad(const Value& x, const std::vector<ExprId>& pad,
 
 // ---- library calls
 // a b, of two matrices of one dtype, plus c where there is one; !ok() for anything else.
-Value MatrixProduct(const Value& a, const Value& b);
-Value MatrixProduct(const Value& a, const Value& b, const Value& c);
-Value BatchedProduct(const Value& a, const Value& b);  // the same of two equal rows of matrices
+Value Matmul(const Value& a, const Value& b);
+Value Matmul(const Value& a, const Value& b, const Value& c);
+Value BatchedMatmul(const Value& a, const Value& b);  // the same of two equal rows of matrices
 
 // ---- addressed by data; `indices` entries that are not ok() are None
 Value UnsafeIndex(const Value& x, const std::vector<Value>& indices);

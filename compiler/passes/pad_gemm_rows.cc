@@ -41,8 +41,8 @@ class GemmPadder {
       }
       GraphBuilder b(graph_, &nodes_, node.origin);
       b.device = graph_.type(gemm->d).device;
-      const Value product = PaddedGemm(b, node, *gemm, *sizes);
-      const Value rows = Slice(product, 0, b.Int(0), b.Int(sizes->rows), 1);
+      const Value padded = PaddedGemm(b, node, *gemm, *sizes);
+      const Value rows = Slice(padded, 0, b.Int(0), b.Int(sizes->rows), 1);
       const Value cut = Slice(rows, 1, b.Int(0), b.Int(sizes->columns), 1);
       KILN_RETURN_IF_ERROR(b.status());
       replacement_[gemm->d] = cut.id();
@@ -67,14 +67,14 @@ class GemmPadder {
                   summed = Missing(sizes.summed);
     const Value left = Padded(b, gemm.a, rows, summed);
     const Value right = Padded(b, gemm.b, summed, columns);
-    if (gemm.c == kNoValue) return MatrixProduct(left, right);
+    if (gemm.c == kNoValue) return Matmul(left, right);
     const Value bias = b.Use(gemm.c);
     const Value row = columns == 0 ? bias : ConstantPad(bias, {b.Int(0), b.Int(columns)}, 0);
     return b.Node(node.target, WithOperands(node, {.a = left.id(), .b = right.id(), .c = row.id()}),
                   b.Dense(graph_.type(gemm.d).dtype, {left.size(0), right.size(1)}));
   }
 
-  // With so many rows and columns of zeros more. A matrix that several products read, also turned, is padded
+  // With so many rows and columns of zeros more. A matrix that several gemms read, also turned, is padded
   // once.
   Value Padded(GraphBuilder& b, ValueId id, int64_t rows, int64_t columns) {
     if (rows + columns == 0) return b.Use(id);

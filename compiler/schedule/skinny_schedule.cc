@@ -62,23 +62,23 @@ uint32_t StepsFor(const GpuMachine& gpu, const SkinnyShape& shape) {
 
 }  // namespace
 
-absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::MatrixProduct& product) {
-  const v1::MatrixOperand &a = product.a(), &b = product.b(), &d = product.d();
+absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::Gemm& gemm) {
+  const v1::MatrixOperand &a = gemm.a(), &b = gemm.b(), &d = gemm.d();
   SkinnyShape shape;
-  shape.dtype = product.dtype();
+  shape.dtype = gemm.dtype();
   shape.element_bytes = shape.dtype == v1::F32 ? 4 : 2;
   shape.terms = 16 / shape.element_bytes;
-  shape.tensor_cores = shape.dtype != v1::F32 || product.tf32();
+  shape.tensor_cores = shape.dtype != v1::F32 || gemm.tf32();
   shape.rows = d.rows();
   shape.columns_all = d.columns();
   shape.depth = a.columns();
-  shape.has_c = product.has_c();
-  shape.has_bias = product.bias();
-  shape.activation = product.activation();
+  shape.has_c = gemm.has_c();
+  shape.has_bias = gemm.bias();
+  shape.activation = gemm.activation();
   if (shape.dtype != v1::F32 && shape.dtype != v1::F16 && shape.dtype != v1::BF16)
     return Unsupported("of this type");
   if (!v1::Activation_IsValid(shape.activation)) return Unsupported("with this activation");
-  if (product.batch() != 1) return Unsupported("in a batch");
+  if (gemm.batch() != 1) return Unsupported("in a batch");
   if (shape.rows < 1 || shape.columns_all < 1 || shape.depth < 1 || a.rows() != shape.rows ||
       b.rows() != shape.depth || b.columns() != shape.columns_all) {
     return absl::InvalidArgumentError("a gemm whose sizes do not fit together");
@@ -98,25 +98,24 @@ absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::MatrixProduct& product) {
   } else {
     return Unsupported("with weights that do not start at 16 bytes");
   }
-  for (const v1::MatrixOperand* m : {&a, &b, &d, product.has_c() ? &product.c() : &d}) {
+  for (const v1::MatrixOperand* m : {&a, &b, &d, gemm.has_c() ? &gemm.c() : &d}) {
     if (m->row_stride() < 0 || m->column_stride() < 0 || m->row_stride() > kElementsMax ||
         m->column_stride() > kElementsMax || m->rows() > kElementsMax / 256 ||
         m->columns() > kElementsMax / 256) {
       return Unsupported("of this size");
     }
   }
-  if (product.has_c() && (product.c().rows() != d.rows() || product.c().columns() != d.columns()))
+  if (gemm.has_c() && (gemm.c().rows() != d.rows() || gemm.c().columns() != d.columns()))
     return absl::InvalidArgumentError("a summand of another size than the gemm");
-  shape.c_row_stride = product.c().row_stride();
-  shape.c_column_stride = product.c().column_stride();
+  shape.c_row_stride = gemm.c().row_stride();
+  shape.c_column_stride = gemm.c().column_stride();
   shape.d_row_stride = d.row_stride();
   shape.d_column_stride = d.column_stride();
   return shape;
 }
 
-absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::MatrixProduct& product,
-                                            const v1::SkinnySchedule& schedule) {
-  KILN_ASSIGN_OR_RETURN(SkinnyShape shape, Of(product));
+absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::Gemm& gemm, const v1::SkinnySchedule& schedule) {
+  KILN_ASSIGN_OR_RETURN(SkinnyShape shape, Of(gemm));
   shape.tiles = schedule.tiles();
   shape.warps = schedule.warps();
   shape.blocks = schedule.blocks();
@@ -137,10 +136,9 @@ absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::MatrixProduct& product,
   return shape;
 }
 
-absl::StatusOr<std::vector<v1::SkinnySchedule>> SkinnySchedules(const v1::MatrixProduct& product,
-                                                                const Machine& machine, uint32_t architecture,
-                                                                size_t wanted) {
-  KILN_RETURN_IF_ERROR(SkinnyShape::Of(product).status());
+absl::StatusOr<std::vector<v1::SkinnySchedule>> SkinnySchedules(const v1::Gemm& gemm, const Machine& machine,
+                                                                uint32_t architecture, size_t wanted) {
+  KILN_RETURN_IF_ERROR(SkinnyShape::Of(gemm).status());
   std::vector<std::pair<double, v1::SkinnySchedule>> found;
   for (const uint32_t tiles : {1u, 2u, 4u}) {
     for (const uint32_t blocks : {1u, 2u, 4u, 8u}) {
@@ -151,7 +149,7 @@ absl::StatusOr<std::vector<v1::SkinnySchedule>> SkinnySchedules(const v1::Matrix
         schedule.set_warps(warps);
         schedule.set_blocks(blocks);
         schedule.set_steps(1);
-        absl::StatusOr<SkinnyShape> shape = SkinnyShape::Of(product, schedule);
+        absl::StatusOr<SkinnyShape> shape = SkinnyShape::Of(gemm, schedule);
         if (!shape.ok() || !FitsRegisters(machine.gpu, *shape)) continue;
         if (blocks * warps > 4 && shape->steps_all() < int64_t{blocks} * warps) continue;  // idle warps
         schedule.set_steps(StepsFor(machine.gpu, *shape));

@@ -23,8 +23,8 @@ struct SkinnyShape {
   static constexpr int64_t kPartialSumsBytesMax = 48 << 10;
 
   // Without a schedule: of the gemm alone.
-  static absl::StatusOr<SkinnyShape> Of(const v1::MatrixProduct& product);
-  static absl::StatusOr<SkinnyShape> Of(const v1::MatrixProduct& product, const v1::SkinnySchedule& schedule);
+  static absl::StatusOr<SkinnyShape> Of(const v1::Gemm& gemm);
+  static absl::StatusOr<SkinnyShape> Of(const v1::Gemm& gemm, const v1::SkinnySchedule& schedule);
 
   // Of the gemm; strides in elements.
   v1::DType dtype = v1::F32;
@@ -66,8 +66,7 @@ struct SkinnyShape {
 
 // Those worth measuring on a machine of `architecture` (90: sm_90), the most promising first, at most
 // `wanted`.
-absl::StatusOr<std::vector<v1::SkinnySchedule>> SkinnySchedules(const v1::MatrixProduct& product,
-                                                                const Machine& machine, uint32_t architecture,
-                                                                size_t wanted);
+absl::StatusOr<std::vector<v1::SkinnySchedule>> SkinnySchedules(const v1::Gemm& gemm, const Machine& machine,
+                                                                uint32_t architecture, size_t wanted);
 
 }  // namespace kiln

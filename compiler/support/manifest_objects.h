@@ -1,5 +1,5 @@
 // Which objects a manifest names: code and loop IR of its kernels, and the images of kernels of our own that
-// measuring has chosen for products. What they give points into what they are given. Threads: pure functions.
+// measuring has chosen for gemms. What they give points into what they are given. Threads: pure functions.
 #pragma once
 
 #include <vector>

@@ -108,7 +108,7 @@ int64_t ChannelsOfGradients(int64_t channels, std::optional<int64_t> rows, std::
 }
 
 bool PaysWeightMatrix(std::optional<int64_t> positions) {
-  constexpr int64_t kPositionsMax = 1024;  // with more, a product is mostly zeros' work
+  constexpr int64_t kPositionsMax = 1024;  // with more, a gemm is mostly zeros' work
   return positions.value_or(0) <= kPositionsMax;
 }
 

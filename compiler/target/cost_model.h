@@ -46,7 +46,7 @@ bool PaysUnrolledWindow(const Machine& machine, int64_t rows, int64_t columns);
 // the window's sizes. All of them where that pays.
 int64_t ChannelsOfGradients(int64_t channels, std::optional<int64_t> rows, std::optional<int64_t> columns);
 
-// The gradient of bilinear upsampling as products with matrices of all weights, by the positions of a row or
+// The gradient of bilinear upsampling as gemms with matrices of all weights, by the positions of a row or
 // a column. Unknown: yes.
 bool PaysWeightMatrix(std::optional<int64_t> positions);
 

@@ -68,27 +68,26 @@ class Worker {
     return frame;
   }
 
-  static constexpr size_t kProductKernels = 4;  // to be measured; each costs some 0.1 s
+  static constexpr size_t kGemmKernels = 4;  // to be measured; each costs some 0.1 s
 
-  absl::StatusOr<v1::Frame> EmitProduct(const v1::EmitRequest& request) {
+  absl::StatusOr<v1::Frame> EmitGemm(const v1::EmitRequest& request) {
     KILN_ASSIGN_OR_RETURN(CodegenBackend * backend, BackendFor(request.target()));
     v1::Frame frame;
     v1::EmitReply* reply = frame.mutable_emit_reply();
-    absl::StatusOr<std::vector<EmittedProduct>> emitted =
-        backend->EmitProduct(request.product(), kProductKernels);
+    absl::StatusOr<std::vector<EmittedGemm>> emitted = backend->EmitGemm(request.gemm(), kGemmKernels);
     if (absl::IsUnimplemented(emitted.status())) return frame;
     KILN_RETURN_IF_ERROR(emitted.status());
-    for (EmittedProduct& product : *emitted) {
+    for (EmittedGemm& gemm : *emitted) {
       v1::NativeKernel* native = reply->add_natives();
-      native->set_image(std::move(product.image));
-      native->set_units(product.units);
-      *native->mutable_schedule() = std::move(product.schedule);
+      native->set_image(std::move(gemm.image));
+      native->set_units(gemm.units);
+      *native->mutable_schedule() = std::move(gemm.schedule);
     }
     return frame;
   }
 
   absl::StatusOr<v1::Frame> Emit(const v1::EmitRequest& request) {
-    if (request.has_product()) return EmitProduct(request);
+    if (request.has_gemm()) return EmitGemm(request);
     v1::Kernel kernel;
     KILN_RETURN_IF_ERROR(ParseProto(request.kernel(), "kernel", &kernel));
     KILN_ASSIGN_OR_RETURN(CodegenBackend * backend, BackendFor(request.target()));

@@ -76,7 +76,7 @@ FlightTuning::Lacks FlightTuning::TryWithoutGpu() {
       parts_.progress(std::move(event));
     };
     job.images = [this](const v1::KernelTunable& tunable) { return ImagesOf(tunable); };
-    job.natives = [this](const v1::MatrixProduct& product) { return NativesFor(product); };
+    job.natives = [this](const v1::Gemm& gemm) { return NativesFor(gemm); };
     session_ = std::make_unique<Tuner::Session>(parts_.compiler->tuner(), std::move(job));
   }
   session_->Begin(/*may_measure=*/false);
@@ -164,9 +164,9 @@ absl::StatusOr<std::vector<std::string>> FlightTuning::ImagesOf(const v1::Kernel
   return images;
 }
 
-std::future<std::vector<v1::NativeKernel>> FlightTuning::NativesFor(const v1::MatrixProduct& product) {
+std::future<std::vector<v1::NativeKernel>> FlightTuning::NativesFor(const v1::Gemm& gemm) {
   std::vector<v1::Frame> requests;
-  requests.push_back(FrameOfProduct(product, *parts_.target));
+  requests.push_back(FrameOfGemm(gemm, *parts_.target));
   std::future<WorkerResult> asked = std::move(parts_.workers->Ask(
       std::move(requests), absl::Seconds(parts_.compiler->limits().emit_seconds_max()))[0]);
   // Runs when it is asked for its value.

@@ -68,7 +68,7 @@ class FlightTuning {
   Lacks WeighImages(bool on_gpu);
   absl::StatusOr<v1::PlanReply> PlanAsTraced();
   absl::StatusOr<std::vector<std::string>> ImagesOf(const v1::KernelTunable& tunable);
-  std::future<std::vector<v1::NativeKernel>> NativesFor(const v1::MatrixProduct& product);
+  std::future<std::vector<v1::NativeKernel>> NativesFor(const v1::Gemm& gemm);
 
   const Parts parts_;
   std::unique_ptr<Tuner::Session> session_;

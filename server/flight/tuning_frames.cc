@@ -46,7 +46,7 @@ absl::StatusOr<v1::PlanReply> PlanOf(WorkerResult result, const std::string& com
   KILN_RETURN_IF_ERROR(CheckPlan(result.reply.plan_reply()));
   v1::PlanReply plan = std::move(*result.reply.mutable_plan_reply());
   for (v1::Tunable& tunable : *plan.mutable_tunables()) {
-    if (tunable.has_kernel() || tunable.has_product()) tunable.set_compiler(compiler);
+    if (tunable.has_kernel() || tunable.has_gemm()) tunable.set_compiler(compiler);
   }
   return plan;
 }
@@ -75,16 +75,16 @@ absl::StatusOr<std::vector<v1::Frame>> FramesOfSchedules(const v1::KernelTunable
   return frames;
 }
 
-v1::Frame FrameOfProduct(const v1::MatrixProduct& product, const v1::Target& target) {
+v1::Frame FrameOfGemm(const v1::Gemm& gemm, const v1::Target& target) {
   v1::Frame frame;
-  *frame.mutable_emit()->mutable_product() = product;
+  *frame.mutable_emit()->mutable_gemm() = gemm;
   *frame.mutable_emit()->mutable_target() = target;
   return frame;
 }
 
 std::vector<v1::NativeKernel> NativesOf(const WorkerResult& result) {
   if (!result.status.ok()) {
-    spdlog::warn("no kernel of our own for a product: {}", result.status.ToString());
+    spdlog::warn("no kernel of our own for a gemm: {}", result.status.ToString());
     return {};
   }
   const auto& emitted = result.reply.emit_reply().natives();

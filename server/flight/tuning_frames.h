@@ -28,8 +28,8 @@ absl::StatusOr<std::vector<v1::Frame>> FramesOfSchedules(const v1::KernelTunable
                                                          const std::string& kernel,
                                                          const v1::KernelNotes& notes,
                                                          const v1::Target& target);
-// To emit kernels of our own for a product.
-v1::Frame FrameOfProduct(const v1::MatrixProduct& product, const v1::Target& target);
+// To emit kernels of our own for a gemm.
+v1::Frame FrameOfGemm(const v1::Gemm& gemm, const v1::Target& target);
 // Each with its schedule's text. Without them the library's algorithms are measured all the same, so whatever
 // befell the worker is only said.
 std::vector<v1::NativeKernel> NativesOf(const WorkerResult& result);

@@ -163,11 +163,11 @@ absl::Status WorkServer::Measure(Item* item) {
       absl::StrCat("the tier does not take its record for now: ", published.status().message()));
 }
 
-// Without kernels of our own a product is measured all the same, as what a program has.
+// Without kernels of our own a gemm is measured all the same, as what a program has.
 absl::Status WorkServer::Emit(Item* item) {
   const WorkList::Work& work = *item->claimed.work;
   std::vector<v1::Frame> frames;
-  if (work.tunable.has_product()) frames.push_back(FrameOfProduct(work.tunable.product(), work.target));
+  if (work.tunable.has_gemm()) frames.push_back(FrameOfGemm(work.tunable.gemm(), work.target));
   if (work.tunable.has_kernel()) {
     v1::KernelNotes notes;
     notes.set_name(kKernelName);
@@ -175,7 +175,7 @@ absl::Status WorkServer::Emit(Item* item) {
   }
   for (const WorkerResult& result : AskWorkers(*item, std::move(frames))) {
     if (absl::IsCancelled(result.status)) return result.status;
-    if (work.tunable.has_product()) {
+    if (work.tunable.has_gemm()) {
       item->natives = NativesOf(result);
       continue;
     }
@@ -249,7 +249,7 @@ Tuner::Job WorkServer::JobFor(const Item& item) {
   job.target = item.claimed.work->target;
   job.abandoned = [this] { return Closing(); };
   job.progress = [](uint32_t, uint32_t) {};
-  job.natives = [&item](const v1::MatrixProduct&) {
+  job.natives = [&item](const v1::Gemm&) {
     std::promise<std::vector<v1::NativeKernel>> natives;
     natives.set_value(item.natives);
     return natives.get_future();

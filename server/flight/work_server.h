@@ -73,7 +73,7 @@ class WorkServer {
   struct Item {
     const Device& device;
     const WorkList::Claimed& claimed;
-    std::vector<v1::NativeKernel> natives;  // of a product
+    std::vector<v1::NativeKernel> natives;  // of a gemm
     std::vector<std::string> images;        // of a kernel, by its schedules
   };
   // How long to wait before the next one.

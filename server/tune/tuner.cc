@@ -207,16 +207,16 @@ void Tuner::Session::Consult(const Tunables& tunables) {
 }
 
 void Tuner::Session::EmitAhead(const v1::Tunable& tunable) {
-  if (!tunable.has_product()) return;
+  if (!tunable.has_gemm()) return;
   const std::string key = KeyOf(tunable);
   if (ahead_.contains(key) || known_.contains(key) || tuner_.records_->Find(job_.ns, key).ok()) return;
-  ahead_[key] = job_.natives(tunable.product());
+  ahead_[key] = job_.natives(tunable.gemm());
 }
 
 Tuner::Session::Natives Tuner::Session::NativesFor(const std::string& key, const v1::Tunable& tunable) {
-  if (!tunable.has_product()) return {};
+  if (!tunable.has_gemm()) return {};
   const auto found = ahead_.find(key);
-  if (found == ahead_.end()) return job_.natives(tunable.product()).get();
+  if (found == ahead_.end()) return job_.natives(tunable.gemm()).get();
   Natives natives = found->second.get();
   ahead_.erase(found);
   return natives;

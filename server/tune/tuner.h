@@ -58,8 +58,8 @@ class Tuner {
     v1::Target target;
     MeasuringPool::Abandoned abandoned;
     std::function<void(uint32_t done, uint32_t total)> progress;
-    // Kernels of our own for a product; asked for only where it is measured. Returns at once.
-    std::function<std::future<std::vector<v1::NativeKernel>>(const v1::MatrixProduct&)> natives;
+    // Kernels of our own for a gemm; asked for only where it is measured. Returns at once.
+    std::function<std::future<std::vector<v1::NativeKernel>>(const v1::Gemm&)> natives;
     // A kernel's code by each of its schedules; asked for only where the kernel is measured.
     std::function<absl::StatusOr<std::vector<std::string>>(const v1::KernelTunable&)> images;
   };
@@ -94,7 +94,7 @@ class Tuner {
     std::string KeyOf(const v1::Tunable& tunable) const;  // facts_ are OK
     // Asks the cluster for all of them at once, and for each once a try.
     void Consult(const Tunables& tunables);
-    // Has kernels of our own emitted for a product while others are measured.
+    // Has kernels of our own emitted for a gemm while others are measured.
     void EmitAhead(const v1::Tunable& tunable);
     Natives NativesFor(const std::string& key, const v1::Tunable& tunable);
     absl::StatusOr<v1::Measurement> Obtain(const std::string& key, const v1::Tunable& tunable);

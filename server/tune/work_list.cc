@@ -126,7 +126,7 @@ absl::StatusOr<WorkList::Work> WorkList::Checked(const TierWork::List& list,
 // Unpacked; empty for what is no kernel.
 absl::StatusOr<std::string> WorkList::KernelOf(const v1::TuningItem& item) const {
   if (item.tunable().kind_case() == v1::Tunable::KIND_NOT_SET) return Bad("it is of no known kind");
-  const bool of_compiler = item.tunable().has_kernel() || item.tunable().has_product();
+  const bool of_compiler = item.tunable().has_kernel() || item.tunable().has_gemm();
   if (of_compiler && item.tunable().compiler() != compiler_) return Bad("its kernel is another compiler's");
   if (!item.tunable().has_kernel()) {
     if (!item.kernel().empty()) return Bad("a kernel of what is none");

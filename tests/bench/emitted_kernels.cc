@@ -32,7 +32,7 @@ namespace kiln {
 namespace {
 
 constexpr uint32_t kRequestBytesMax = 256u << 20;
-constexpr size_t kProductKernels = 4;  // as the worker emits them
+constexpr size_t kGemmKernels = 4;  // as the worker emits them
 constexpr size_t kDigestCharacters = 24;
 
 std::string ShortDigest(absl::string_view bytes) {
@@ -100,7 +100,7 @@ class Emitter {
     std::map<std::string, const v1::PlannedKernel*> kernels;
     for (const v1::PlannedKernel& planned : plan.kernels()) kernels[Sha256(planned.kernel())] = &planned;
     std::string all;
-    int products = 0;
+    int gemms = 0;
     for (const v1::Tunable& tunable : plan.tunables()) {
       v1::Tunable unscheduled = tunable;
       if (tunable.has_kernel()) {
@@ -112,9 +112,9 @@ class Emitter {
       }
       const std::string bytes = SerializeDeterministic(unscheduled);
       absl::StrAppend(&all, bytes.size(), " ", bytes);
-      if (!tunable.has_product()) continue;
-      KILN_ASSIGN_OR_RETURN(const std::string digest, DigestOfProduct(tunable.product(), bytes));
-      Add(absl::StrCat("(gemm_", products++, ")"), digest, text);
+      if (!tunable.has_gemm()) continue;
+      KILN_ASSIGN_OR_RETURN(const std::string digest, DigestOfGemm(tunable.gemm(), bytes));
+      Add(absl::StrCat("(gemm_", gemms++, ")"), digest, text);
     }
     if (plan.tunables_size() > 0) Add("(measured)", ShortDigest(all), text);
     return absl::OkStatus();
@@ -136,15 +136,14 @@ class Emitter {
     return digest = ShortDigest(all);
   }
 
-  absl::StatusOr<std::string> DigestOfProduct(const v1::MatrixProduct& product, const std::string& bytes) {
+  absl::StatusOr<std::string> DigestOfGemm(const v1::Gemm& gemm, const std::string& bytes) {
     std::string& digest = digests_[{backend_, bytes}];
     if (!digest.empty()) return digest;
-    const absl::StatusOr<std::vector<EmittedProduct>> emitted =
-        backend_->EmitProduct(product, kProductKernels);
+    const absl::StatusOr<std::vector<EmittedGemm>> emitted = backend_->EmitGemm(gemm, kGemmKernels);
     if (absl::IsUnimplemented(emitted.status())) return digest = "none";
     KILN_RETURN_IF_ERROR(emitted.status());
     std::string all;
-    for (const EmittedProduct& one : *emitted) {
+    for (const EmittedGemm& one : *emitted) {
       KILN_ASSIGN_OR_RETURN(const std::string of_image, DigestOfImage(one.image, true));
       absl::StrAppend(&all, ScheduleText(one.schedule), " ", one.units, " ", of_image, "\n");
     }

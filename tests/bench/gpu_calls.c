@@ -1,4 +1,4 @@
-// The bare calls that gpu_calls.py holds kiln's runtime against: a launch by the driver, a product by cuBLASLt and a
+// The bare calls that gpu_calls.py holds kiln's runtime against: a launch by the driver, a gemm by cuBLASLt and a
 // tensor of torch's allocator, in a loop, the first two alone or in turn: a call after another library's takes longer
 // than after itself. The functions come as pointers, so that neither library's headers are needed. Gives the seconds of
 // the loop, or -1 when a call failed.
@@ -19,13 +19,13 @@ static double Now(void) {
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-// What a launch and a product are called with, in the order of cuLaunchKernel's and cublasLtMatmul's own.
+// What a launch and a gemm are called with, in the order of cuLaunchKernel's and cublasLtMatmul's own.
 struct LaunchCall {
   Launch function;
   void* kernel;
   void** parameters;
 };
-struct ProductCall {
+struct GemmCall {
   Matmul function;
   void *handle, *description, *layout, *a, *b, *c, *algorithm;
 };
@@ -34,17 +34,17 @@ static int LaunchOnce(const struct LaunchCall* call, void* stream) {
   return call->function(call->kernel, 1, 1, 1, 64, 1, 1, 0, stream, call->parameters, NULL);
 }
 
-static int ProductOnce(const struct ProductCall* call, void* stream) {
+static int GemmOnce(const struct GemmCall* call, void* stream) {
   const float one = 1, zero = 0;
   return call->function(call->handle, call->description, &one, call->a, call->layout, call->b, call->layout, &zero,
                         call->c, call->layout, call->c, call->layout, call->algorithm, NULL, 0, stream);
 }
 
-// Each of `count` rounds makes the calls that are there, the product first.
-double BareSeconds(const struct LaunchCall* launch, const struct ProductCall* product, void* stream, int count) {
+// Each of `count` rounds makes the calls that are there, the gemm first.
+double BareSeconds(const struct LaunchCall* launch, const struct GemmCall* gemm, void* stream, int count) {
   const double begin = Now();
   for (int i = 0; i < count; ++i) {
-    if (product != NULL && ProductOnce(product, stream) != 0) return -1;
+    if (gemm != NULL && GemmOnce(gemm, stream) != 0) return -1;
     if (launch != NULL && LaunchOnce(launch, stream) != 0) return -1;
   }
   return Now() - begin;

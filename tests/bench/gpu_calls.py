@@ -1,5 +1,5 @@
 """What kiln's runtime takes of the CPU on a GPU, over the bare calls that it makes: microseconds a step (a kernel's
-launch, a product) and a result that Python gets.
+launch, a gemm) and a result that Python gets.
 
 The bare calls run in a loop in C (gpu_calls.c, compiled by cc), those that a chain of steps is held against in the
 chain's order, as many as the longer of two programs has more. Each round times the short program, the long one and the
@@ -20,7 +20,7 @@ import torch
 from c_library import compiled, loaded
 from steps import chain
 
-SIZE = 8  # rows and columns of a product
+SIZE = 8  # rows and columns of a gemm
 LAYERS = (20, 220)
 OUTPUTS = (4, 36)
 ROUNDS = 300
@@ -67,7 +67,7 @@ class _LaunchCall(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p) for name in ("function", "kernel", "parameters")]
 
 
-class _ProductCall(ctypes.Structure):
+class _GemmCall(ctypes.Structure):
     """As in gpu_calls.c."""
     _fields_ = [(name, ctypes.c_void_p)
                 for name in ("function", "handle", "description", "layout", "a", "b", "c", "algorithm")]
@@ -84,8 +84,8 @@ def _launch_call() -> tuple[_LaunchCall, Any]:
     return _LaunchCall(_address(driver.cuLaunchKernel), function, _address(parameters)), (values, parameters)
 
 
-def _product_call() -> tuple[_ProductCall, Any]:
-    """(the call of a product by the heuristic's algorithm, what has to live as long)."""
+def _gemm_call() -> tuple[_GemmCall, Any]:
+    """(the call of a gemm by the heuristic's algorithm, what has to live as long)."""
     library = loaded("libcublasLt.so")
     handle, description, layout, preference = (ctypes.c_void_p() for _ in range(4))
     _check("cublasLtCreate", library.cublasLtCreate(ctypes.byref(handle)))
@@ -98,8 +98,8 @@ def _product_call() -> tuple[_ProductCall, Any]:
     _check("cublasLtMatmulAlgoGetHeuristic", library.cublasLtMatmulAlgoGetHeuristic(
         handle, description, layout, layout, layout, layout, preference, 1, algorithm, ctypes.byref(found)))
     matrices = [torch.zeros(SIZE, SIZE, device="cuda") for _ in range(3)]
-    return _ProductCall(_address(library.cublasLtMatmul), handle, description, layout,
-                        *(matrix.data_ptr() for matrix in matrices), _address(algorithm)), (matrices, algorithm)
+    return _GemmCall(_address(library.cublasLtMatmul), handle, description, layout,
+                     *(matrix.data_ptr() for matrix in matrices), _address(algorithm)), (matrices, algorithm)
 
 
 class _Bare:
@@ -109,17 +109,17 @@ class _Bare:
         self._loops = compiled("gpu_calls.c", "-O2")
         self._loops.BareSeconds.restype = self._loops.TensorSeconds.restype = ctypes.c_double
         self._stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        (self._launch, *self._kept), (self._product, *more) = _launch_call(), _product_call()
+        (self._launch, *self._kept), (self._gemm, *more) = _launch_call(), _gemm_call()
         self._kept += more
         self._torch = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch.so"))
 
-    def calls(self, launches: int, products: int) -> Callable[[], float]:
-        """Of a product and a launch in turn, or of one of them alone."""
-        count = max(launches, products)
-        if min(launches, products) not in (0, count):
+    def calls(self, launches: int, gemms: int) -> Callable[[], float]:
+        """Of a gemm and a launch in turn, or of one of them alone."""
+        count = max(launches, gemms)
+        if min(launches, gemms) not in (0, count):
             raise ValueError("no bare calls like it")
         references = [ctypes.byref(call) if wanted else None
-                      for call, wanted in ((self._launch, launches), (self._product, products))]
+                      for call, wanted in ((self._launch, launches), (self._gemm, gemms))]
         return lambda: self._loops.BareSeconds(*references, self._stream, ctypes.c_int(count))
 
     def tensors(self, count: int) -> Callable[[], float]:
@@ -182,7 +182,7 @@ class _Counted:
         self.seconds()
         after = kiln.stats()
         self.kernels = after["kernel_launches"] - counts["kernel_launches"]
-        self.products = after["library_call_runs"] - counts["library_call_runs"]
+        self.gemms = after["library_call_runs"] - counts["library_call_runs"]
         self.allocations = self._allocations() - allocated
         if fallbacks := kiln.stats()["fallbacks"]:
             raise RuntimeError(f"kiln fell back: {fallbacks}")
@@ -208,7 +208,7 @@ def _difference(short: _Counted, long: _Counted, *bare: Callable[[], float]) -> 
 
 @torch.no_grad()
 def measure() -> dict[str, Any]:
-    """Microseconds as (median, quartiles): step (a kernel or product, over the bare calls in the same order), result
+    """Microseconds as (median, quartiles): step (a kernel or gemm, over the bare calls in the same order), result
     (of a program, over torch's own tensor and Python's object for it); medians of what is bare; counts of the programs
     they come from."""
     x, w = torch.rand(SIZE, SIZE, device="cuda"), torch.rand(SIZE, SIZE, device="cuda") / SIZE
@@ -225,9 +225,9 @@ def measure() -> dict[str, Any]:
 def _over(short: _Counted, long: _Counted, bare: _Bare,
           with_results: bool = False) -> tuple[dict[str, Any], tuple[float, float, float]]:
     """(what `long` does more than `short`, microseconds of it over the bare calls, a step or a result each)."""
-    more = {what: getattr(long, what) - getattr(short, what) for what in ("kernels", "products", "allocations")}
-    timed = [bare.calls(more["kernels"], more["products"])] if more["kernels"] or more["products"] else []
-    count = more["kernels"] + more["products"]
+    more = {what: getattr(long, what) - getattr(short, what) for what in ("kernels", "gemms", "allocations")}
+    timed = [bare.calls(more["kernels"], more["gemms"])] if more["kernels"] or more["gemms"] else []
+    count = more["kernels"] + more["gemms"]
     if with_results:
         count = more["allocations"]
         timed += [bare.tensors(count), bare.pythons(count)]
@@ -244,7 +244,7 @@ def line(result: dict[str, Any]) -> str:
     steps, results = result["steps"], result["results"]
     bare = [f"{microseconds:.2f}" for microseconds in results["bare_us"]]
     return (f"CPU time of the runtime, medians and quartiles of {ROUNDS} rounds: a step takes {of('step')} over its "
-            f"bare call, of {steps['kernels']} launches and {steps['products']} products in turn, bare "
+            f"bare call, of {steps['kernels']} launches and {steps['gemms']} gemms in turn, bare "
             f"{steps['bare_us'][0]:.2f} µs "
             f"each, with {steps['allocations']} allocations; a result takes {of('result')} over torch's own tensor and "
             f"Python's object, bare {' and '.join(bare[-2:])} µs ({results['allocations']} results).")

@@ -1,6 +1,6 @@
 """What a step of a program costs besides its work: a chain of tiny kernels and library calls on the CPU.
 
-Prints the microseconds of one layer (a product and a kernel of 8×8) from programs of two lengths, so that the cost of
+Prints the microseconds of one layer (a gemm and a kernel of 8×8) from programs of two lengths, so that the cost of
 a call itself drops out.
 """
 import time

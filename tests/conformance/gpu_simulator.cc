@@ -520,11 +520,11 @@ absl::StatusOr<std::unique_ptr<SimulatedKernel>> SimulatedKernel::Create(const v
   return result;
 }
 
-absl::StatusOr<std::unique_ptr<SimulatedKernel>> SimulatedKernel::Create(const v1::MatrixProduct& product,
+absl::StatusOr<std::unique_ptr<SimulatedKernel>> SimulatedKernel::Create(const v1::Gemm& gemm,
                                                                          const v1::SkinnySchedule& schedule) {
   std::unique_ptr<SimulatedKernel> result(new SimulatedKernel);
   KILN_ASSIGN_OR_RETURN(const SkinnyLaunch launch,
-                        EmitSkinnyGemm(product, schedule, result->code_->module.get()));
+                        EmitSkinnyGemm(gemm, schedule, result->code_->module.get()));
   result->code_->launch = launch.image;
   result->code_->units = launch.units;
   result->code_->cluster = schedule.blocks();

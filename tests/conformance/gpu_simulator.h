@@ -34,11 +34,11 @@ class SimulatedKernel {
   static absl::StatusOr<std::unique_ptr<SimulatedKernel>> Create(const v1::Kernel& kernel,
                                                                  bool barriers = true);
   // Run it with as many units as its launch has, and no fewer blocks.
-  static absl::StatusOr<std::unique_ptr<SimulatedKernel>> Create(const v1::MatrixProduct& product,
+  static absl::StatusOr<std::unique_ptr<SimulatedKernel>> Create(const v1::Gemm& gemm,
                                                                  const v1::SkinnySchedule& schedule);
   ~SimulatedKernel();
 
-  int64_t units() const;  // of a product
+  int64_t units() const;  // of a gemm
 
   // All points of the outer domain, of which there are `units`, on at most `blocks_max` blocks.
   absl::Status Run(const std::vector<void*>& buffers, const std::vector<int64_t>& symbols, int64_t units,

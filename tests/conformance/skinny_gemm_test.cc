@@ -1,4 +1,4 @@
-// Matrix products of few rows by kiln's own kernel against sums in double: on the simulator, and on a GPU
+// Gemms of few rows by kiln's own kernel against sums in double: on the simulator, and on a GPU
 // where there is one.
 #include "compiler/codegen/skinny_gemm.h"
 
@@ -48,19 +48,19 @@ v1::MatrixOperand Operand(int64_t rows, int64_t columns, int64_t row_stride, int
   return operand;
 }
 
-v1::MatrixProduct ProductOf(const Case& c) {
-  v1::MatrixProduct product;
-  product.set_dtype(c.dtype);
-  product.set_batch(1);
-  *product.mutable_a() = Operand(c.rows, c.depth, c.depth + c.apart, 1);
-  *product.mutable_b() = c.weights == Weights::kAlongK ? Operand(c.depth, c.columns, 1, c.depth + c.apart)
-                                                       : Operand(c.depth, c.columns, c.columns + c.apart, 1);
-  if (c.c) *product.mutable_c() = Operand(c.rows, c.columns, c.columns, 1);
-  *product.mutable_d() = Operand(c.rows, c.columns, c.columns + c.apart, 1);
-  product.set_bias(c.bias);
-  product.set_tf32(c.tf32);
-  product.set_activation(c.activation);
-  return product;
+v1::Gemm GemmOf(const Case& c) {
+  v1::Gemm gemm;
+  gemm.set_dtype(c.dtype);
+  gemm.set_batch(1);
+  *gemm.mutable_a() = Operand(c.rows, c.depth, c.depth + c.apart, 1);
+  *gemm.mutable_b() = c.weights == Weights::kAlongK ? Operand(c.depth, c.columns, 1, c.depth + c.apart)
+                                                    : Operand(c.depth, c.columns, c.columns + c.apart, 1);
+  if (c.c) *gemm.mutable_c() = Operand(c.rows, c.columns, c.columns, 1);
+  *gemm.mutable_d() = Operand(c.rows, c.columns, c.columns + c.apart, 1);
+  gemm.set_bias(c.bias);
+  gemm.set_tf32(c.tf32);
+  gemm.set_activation(c.activation);
+  return gemm;
 }
 
 std::string Describe(const Case& c) {
@@ -71,16 +71,16 @@ std::string Describe(const Case& c) {
 
 using Allocate = std::function<std::shared_ptr<char>(size_t bytes)>;
 
-// Memory of a product, with values that every type holds exactly.
+// Memory of a gemm, with values that every type holds exactly.
 class Operands {
  public:
   Operands(const Case& c, const Allocate& allocate, std::mt19937_64& random) : case_(c) {
-    const v1::MatrixProduct product = ProductOf(c);
-    a_ = Make(product.a(), allocate, random);
-    b_ = Make(product.b(), allocate, random);
-    if (c.c) c_ = Make(product.c(), allocate, random);
+    const v1::Gemm gemm = GemmOf(c);
+    a_ = Make(gemm.a(), allocate, random);
+    b_ = Make(gemm.b(), allocate, random);
+    if (c.c) c_ = Make(gemm.c(), allocate, random);
     if (c.bias) bias_ = Make(Operand(1, c.columns, 0, 1), allocate, random);
-    d_ = Make(product.d(), allocate, random);
+    d_ = Make(gemm.d(), allocate, random);
     std::memset(d_.memory.get(), kUnwritten, d_.bytes);
   }
 
@@ -172,8 +172,8 @@ std::vector<Case> Cases() {
 }
 
 std::vector<v1::SkinnySchedule> Schedules(const Case& c, uint32_t architecture, std::mt19937_64& random) {
-  const v1::MatrixProduct product = ProductOf(c);
-  absl::StatusOr<std::vector<v1::SkinnySchedule>> all = SkinnySchedules(product, {}, architecture, SIZE_MAX);
+  const v1::Gemm gemm = GemmOf(c);
+  absl::StatusOr<std::vector<v1::SkinnySchedule>> all = SkinnySchedules(gemm, {}, architecture, SIZE_MAX);
   EXPECT_TRUE(all.ok()) << all.status();
   if (!all.ok()) return {};
   std::shuffle(all->begin(), all->end(), random);
@@ -203,7 +203,7 @@ TEST(SkinnyGemm, AgreesOnTheSimulator) {
       for (const v1::SkinnySchedule& schedule : Schedules(c, architecture, random)) {
         SCOPED_TRACE(ScheduleText(schedule));
         ASSERT_TRUE(architecture >= 90 || schedule.blocks() == 1);
-        auto kernel = testing::SimulatedKernel::Create(ProductOf(c), schedule);
+        auto kernel = testing::SimulatedKernel::Create(GemmOf(c), schedule);
         ASSERT_TRUE(kernel.ok()) << kernel.status();
         Operands operands(c, FromHeap, random);
         const absl::Status run =
@@ -222,7 +222,7 @@ TEST(SkinnyGemm, BecomesMachineCodeOfEachArchitecture) {
     ASSERT_TRUE(backend.ok()) << backend.status();
     for (const Case& c : Cases()) {
       SCOPED_TRACE(Describe(c));
-      const auto emitted = (*backend)->EmitProduct(ProductOf(c), 1);
+      const auto emitted = (*backend)->EmitGemm(GemmOf(c), 1);
       ASSERT_TRUE(emitted.ok()) << emitted.status();
       const auto image = ParseGpuImage(emitted->front().image);
       ASSERT_TRUE(image.ok()) << image.status();
@@ -240,11 +240,11 @@ TEST(SkinnyGemm, AgreesOnAGpuAndGivesTheSameBitsAgain) {
   std::mt19937_64 random(7);
   for (const Case& c : Cases()) {
     SCOPED_TRACE(Describe(c));
-    const auto emitted = (*backend)->EmitProduct(ProductOf(c), 3);
+    const auto emitted = (*backend)->EmitGemm(GemmOf(c), 3);
     ASSERT_TRUE(emitted.ok()) << emitted.status();
-    for (const EmittedProduct& product : *emitted) {
-      SCOPED_TRACE(ScheduleText(product.schedule));
-      auto kernel = runtime::NewCudaKernel(product.image);
+    for (const EmittedGemm& gemm : *emitted) {
+      SCOPED_TRACE(ScheduleText(gemm.schedule));
+      auto kernel = runtime::NewCudaKernel(gemm.image);
       ASSERT_TRUE(kernel.ok()) << kernel.status();
       Operands operands(c, allocate, random);
       const std::vector<void*> buffers = operands.buffers();
@@ -252,7 +252,7 @@ TEST(SkinnyGemm, AgreesOnAGpuAndGivesTheSameBitsAgain) {
       args.buffers = buffers.data();
       std::string first;
       for (int again = 0; again < 5; ++again) {
-        const absl::Status run = (*kernel)->Run(args, 0, product.units, 0, (*gpu)->context());
+        const absl::Status run = (*kernel)->Run(args, 0, gemm.units, 0, (*gpu)->context());
         ASSERT_TRUE(run.ok()) << run;
         ASSERT_TRUE((*gpu)->Wait().ok());
         if (again == 0) first = operands.Result();
@@ -264,13 +264,13 @@ TEST(SkinnyGemm, AgreesOnAGpuAndGivesTheSameBitsAgain) {
 }
 
 TEST(SkinnyGemm, RefusesWhatItDoesNotDo) {
-  const auto refusal = [](const std::function<void(v1::MatrixProduct*)>& change) {
-    v1::MatrixProduct product = ProductOf({v1::F32, 12, 64, 64});
-    change(&product);
-    return std::string(SkinnySchedules(product, {}, 90, 1).status().ToString());
+  const auto refusal = [](const std::function<void(v1::Gemm*)>& change) {
+    v1::Gemm gemm = GemmOf({v1::F32, 12, 64, 64});
+    change(&gemm);
+    return std::string(SkinnySchedules(gemm, {}, 90, 1).status().ToString());
   };
-  EXPECT_EQ(refusal([](v1::MatrixProduct*) {}), "OK");
-  const std::vector<std::pair<std::string, std::function<void(v1::MatrixProduct*)>>> changes = {
+  EXPECT_EQ(refusal([](v1::Gemm*) {}), "OK");
+  const std::vector<std::pair<std::string, std::function<void(v1::Gemm*)>>> changes = {
       {"UNIMPLEMENTED", [](auto* p) { p->set_batch(2); }},
       {"UNIMPLEMENTED", [](auto* p) { p->set_dtype(v1::F64); }},
       {"UNIMPLEMENTED", [](auto* p) { p->mutable_a()->set_row_stride(65); }},
@@ -302,13 +302,13 @@ TEST(SkinnyGemm, RefusesWhatItDoesNotDo) {
 
 TEST(SkinnyGemm, HasAsManyInFlightAsRegistersHold) {
   // Of one tile 16 sums and 40 words of a step, of two 32 and 48, of four 64 and 64.
-  const v1::MatrixProduct product = ProductOf({v1::F32, 8, 4096, 2048, Weights::kAlongK, false});
+  const v1::Gemm gemm = GemmOf({v1::F32, 8, 4096, 2048, Weights::kAlongK, false});
   struct Most {
     uint32_t tiles = 0, warps = 0, steps = 0;
   };
   const auto most = [&](const Machine& machine) {
     Most found;
-    const auto all = SkinnySchedules(product, machine, 90, SIZE_MAX);
+    const auto all = SkinnySchedules(gemm, machine, 90, SIZE_MAX);
     if (!all.ok()) return found;
     for (const v1::SkinnySchedule& one : *all) {
       found.tiles = std::max(found.tiles, one.tiles());
@@ -332,7 +332,7 @@ TEST(SkinnyGemm, HasAsManyInFlightAsRegistersHold) {
 }
 
 TEST(SkinnyGemm, RefusesASchedule) {
-  const v1::MatrixProduct product = ProductOf({v1::F32, 12, 64, 64});
+  const v1::Gemm gemm = GemmOf({v1::F32, 12, 64, 64});
   const auto schedule = [](uint32_t tiles, uint32_t warps, uint32_t blocks, uint32_t steps) {
     v1::SkinnySchedule schedule;
     schedule.set_tiles(tiles);
@@ -342,13 +342,13 @@ TEST(SkinnyGemm, RefusesASchedule) {
     return schedule;
   };
   const v1::SkinnySchedule good = schedule(2, 4, 2, 3);
-  EXPECT_TRUE(SkinnyShape::Of(product, good).ok());
+  EXPECT_TRUE(SkinnyShape::Of(gemm, good).ok());
   EXPECT_EQ(ScheduleText(good), "32 columns, 4 warps, 2 blocks, 3 steps in flight");
   EXPECT_EQ(ScheduleText(schedule(1, 4, 1, 1)), "16 columns, 4 warps, 1 block");
   for (const v1::SkinnySchedule& bad :
        {schedule(3, 4, 2, 3), schedule(2, 0, 2, 3), schedule(2, 17, 2, 3), schedule(2, 4, 3, 3),
         schedule(2, 4, 16, 3), schedule(2, 4, 2, 0), schedule(2, 4, 2, 9), v1::SkinnySchedule()}) {
-    const absl::Status status = SkinnyShape::Of(product, bad).status();
+    const absl::Status status = SkinnyShape::Of(gemm, bad).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << ScheduleText(bad) << ": " << status;
   }
 }

@@ -1,5 +1,5 @@
 // A driver, a cuBLASLt and a cuDNN in one library, for kiln-tuner without a GPU: memory is the host's, a
-// product or convolution takes as long as its algorithm or engine says, and some do wrong. Only what
+// gemm or convolution takes as long as its algorithm or engine says, and some do wrong. Only what
 // client/tuner and client/runtime call of them.
 #include <inttypes.h>
 #include <stddef.h>

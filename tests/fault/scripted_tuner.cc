@@ -1,5 +1,5 @@
-// A kiln-tuner that needs no GPU and does what the product says: the daemon's tests need candidates that
-// crash, hang and lie on demand. It enters the real sandbox and speaks the real frames. A product's `batch`
+// A kiln-tuner that needs no GPU and does what the gemm says: the daemon's tests need candidates that
+// crash, hang and lie on demand. It enters the real sandbox and speaks the real frames. A gemm's `batch`
 // or a convolution's images is a sum of the candidates to offer beside the default, by their names; a plan of
 // a convolution has its number for an engine, a kernel's schedules for threads:
 //   1 faster   0.8 of the default's time
@@ -44,7 +44,7 @@ v1::Frame List(const v1::Tunable& tunable) {
     return frame;
   }
   const bool convolves = tunable.has_convolution();
-  const int64_t sum = convolves ? tunable.convolution().input(0) : tunable.product().batch();
+  const int64_t sum = convolves ? tunable.convolution().input(0) : tunable.gemm().batch();
   if ((sum & 64) != 0) abort();
   v1::Frame frame;
   const auto offer = [&](int64_t bit, const char* name) {

@@ -11,7 +11,7 @@
 //   hang               while planning
 //   exhaust            take memory until there is none, while planning
 //   emit WORD          crash, hang or exhaust while emitting, or "slow": 200 ms a kernel
-//   products N …       of max-autotune: one to measure for each, as scripted_tuner.cc says. One of so many
+//   gemms N …          of max-autotune: one to measure for each, as scripted_tuner.cc says. One of so many
 //                      rows has kernels of its own: 9 "wrong", "hang" and "faster", 10 none as the worker
 //                      crashes
 //   convolutions N …   likewise, after those
@@ -23,7 +23,7 @@
 //   others N M         convolutions that can't be measured, likewise
 //   calls WORD         a library call of the plan with images as traced
 //   object_kib N       of bytes at random in each kernel's code
-//   rows N             of the products (default 8)
+//   rows N             of the gemms (default 8)
 //   schedules N …      the same with kernels; candidate 256 crashes the worker that emits it
 //   take_mib N         take so much memory and give it back, while planning
 //   keep_mib N         and keep it
@@ -149,7 +149,7 @@ void AddConvolution(int64_t images, bool channels_last, v1::Convolution* convolu
   convolution->set_channels_last(channels_last);
 }
 
-void AddProduct(int64_t batch, int64_t rows, v1::MatrixProduct* product) {
+void AddGemm(int64_t batch, int64_t rows, v1::Gemm* gemm) {
   const auto describe = [](int64_t rows, int64_t columns, v1::MatrixOperand* operand) {
     operand->set_rows(rows);
     operand->set_columns(columns);
@@ -157,11 +157,11 @@ void AddProduct(int64_t batch, int64_t rows, v1::MatrixProduct* product) {
     operand->set_column_stride(1);
     operand->set_batch_stride(rows * columns);
   };
-  product->set_dtype(v1::F32);
-  product->set_batch(batch);
-  describe(rows, 16, product->mutable_a());
-  describe(16, 4, product->mutable_b());
-  describe(rows, 4, product->mutable_d());
+  gemm->set_dtype(v1::F32);
+  gemm->set_batch(batch);
+  describe(rows, 16, gemm->mutable_a());
+  describe(16, 4, gemm->mutable_b());
+  describe(rows, 4, gemm->mutable_d());
 }
 
 // A kernel that is a message, with candidates: a schedule of as many "threads" each.
@@ -270,11 +270,11 @@ v1::Frame Plan(const v1::PlanRequest& request) {
       file->set_contents(absl::StrCat(request.graph(), request.keep_traced_layout() ? " as traced" : ""));
     }
   }
-  for (absl::string_view word : absl::StrSplit(script["products"], ' ', absl::SkipEmpty())) {
+  for (absl::string_view word : absl::StrSplit(script["gemms"], ' ', absl::SkipEmpty())) {
     int64_t rows = 8;
     if (!absl::SimpleAtoi(word, &number)) abort();
     if (script.contains("rows") && !absl::SimpleAtoi(script["rows"], &rows)) abort();
-    AddProduct(number, rows, reply->add_tunables()->mutable_product());
+    AddGemm(number, rows, reply->add_tunables()->mutable_gemm());
   }
   AddConvolutions(request, script, reply);
   for (absl::string_view word : absl::StrSplit(script["schedules"], ' ', absl::SkipEmpty())) {
@@ -297,11 +297,11 @@ v1::Frame Plan(const v1::PlanRequest& request) {
   return frame;
 }
 
-v1::Frame EmitProduct(const v1::MatrixProduct& product) {
+v1::Frame EmitGemm(const v1::Gemm& gemm) {
   v1::Frame frame;
   v1::EmitReply* reply = frame.mutable_emit_reply();
-  if (product.d().rows() == 10) abort();
-  if (product.d().rows() != 9) return frame;
+  if (gemm.d().rows() == 10) abort();
+  if (gemm.d().rows() != 9) return frame;
   for (const char* name : {"wrong", "hang", "faster"}) {
     v1::NativeKernel* native = reply->add_natives();
     native->set_name(name);
@@ -328,7 +328,7 @@ v1::Frame EmitScheduled(const v1::Kernel& kernel) {
 }
 
 v1::Frame Emit(const v1::EmitRequest& request) {
-  if (request.has_product()) return EmitProduct(request.product());
+  if (request.has_gemm()) return EmitGemm(request.gemm());
   v1::Kernel kernel;
   if (!absl::StartsWith(request.kernel(), "kernel ") && kernel.ParseFromString(request.kernel()))
     return EmitScheduled(kernel);

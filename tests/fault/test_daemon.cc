@@ -72,7 +72,7 @@ bool Eventually(const std::function<bool()>& condition, absl::Duration limit) {
 v1::RequestSections SectionsOf(const std::string& script) {
   v1::RequestSections sections;
   v1::Target target;
-  const bool gpu = absl::StrContains(script, "products") || absl::StrContains(script, "convolutions") ||
+  const bool gpu = absl::StrContains(script, "gemms") || absl::StrContains(script, "convolutions") ||
                    absl::StrContains(script, "schedules");
   target.set_triple(gpu ? "nvptx64-nvidia-cuda" : "x86_64-linux-gnu");
   if (gpu) target.add_features(absl::StrContains(script, "sm_80") ? "sm_80" : "sm_90");

@@ -13,8 +13,8 @@
 namespace kiln {
 namespace {
 
-constexpr char kOwnTime[] = "products 8192";
-constexpr char kOwnTimeSlowly[] = "products 8320";  // long enough for two daemons to measure at a time
+constexpr char kOwnTime[] = "gemms 8192";
+constexpr char kOwnTimeSlowly[] = "gemms 8320";  // long enough for two daemons to measure at a time
 
 class TierTunings : public TierDaemons {
  protected:
@@ -55,8 +55,7 @@ class TierTunings : public TierDaemons {
 };
 
 TEST_F(TierTunings, TheSecondMeasuresNothingAndMakesTheSameBytes) {
-  for (const char* script :
-       {kOwnTime, "rows 9\nproducts 1", "schedules 1 0", "convolutions 0 0\ntraced 1 1"}) {
+  for (const char* script : {kOwnTime, "rows 9\ngemms 1", "schedules 1 0", "convolutions 0 0\ntraced 1 1"}) {
     const uint64_t measured = first_->Stats().tunables_measured();
     const CompileResult made = MakeAndWrite(*first_, script);
     EXPECT_GT(first_->Stats().tunables_measured(), measured) << script;
@@ -80,7 +79,7 @@ TEST_F(TierTunings, WithoutATierTheyFindTheirOwn) {
 
 // A kernel of kiln's own comes with its code, which is served without a worker that emits it.
 TEST_F(TierTunings, TheWinnersCodeGoesAlong) {
-  const std::string script = "rows 9\nproducts 1";
+  const std::string script = "rows 9\ngemms 1";
   Make(*first_, script);
   const CompileResult taken = Make(*second_, script + "\nname another");
   const v1::NativeKernel native = WinnerOf(taken).winner().native();

@@ -39,7 +39,7 @@ v1::MeasuringGpu GpuOf(TestDaemon& daemon) {
 
 TEST(Tuning, TheFasterAlgorithmIsKeptAndMeasuredOnce) {
   TestDaemon daemon(Measuring());
-  const v1::Tuning first = TuningOf(daemon.Compile("products 1 0"));
+  const v1::Tuning first = TuningOf(daemon.Compile("gemms 1 0"));
   EXPECT_EQ(first.without(), "");
   EXPECT_EQ(first.gpu().name(), "scripted GPU");
   ASSERT_EQ(first.measurements_size(), 2);
@@ -48,7 +48,7 @@ TEST(Tuning, TheFasterAlgorithmIsKeptAndMeasuredOnce) {
   EXPECT_FALSE(first.measurements(1).has_winner());  // nothing but the default
   EXPECT_EQ(daemon.Stats().tunables_measured(), 2);
 
-  const v1::Tuning second = TuningOf(daemon.Compile("products 1\nname another graph"));
+  const v1::Tuning second = TuningOf(daemon.Compile("gemms 1\nname another graph"));
   EXPECT_EQ(second.measurements(0).SerializeAsString(), first.measurements(0).SerializeAsString());
   EXPECT_EQ(daemon.Stats().tunables_measured(), 2);
   EXPECT_EQ(daemon.Stats().tunables_reused(), 1);
@@ -56,20 +56,20 @@ TEST(Tuning, TheFasterAlgorithmIsKeptAndMeasuredOnce) {
 
   daemon.Stop(SIGTERM);
   daemon.Start();
-  EXPECT_EQ(TuningOf(daemon.Compile("products 1\nname a third")).measurements(0).winner().algorithm().data(),
+  EXPECT_EQ(TuningOf(daemon.Compile("gemms 1\nname a third")).measurements(0).winner().algorithm().data(),
             "faster");
   EXPECT_EQ(daemon.Stats().tunables_measured(), 0);
 }
 
 TEST(Tuning, WhatIsMeasuredIsPartOfTheVariant) {
   TestDaemon measured(Measuring()), other("measuring { off: true }");
-  EXPECT_NE(measured.Compile("products 1").manifest.variant_id(),
-            other.Compile("products 1").manifest.variant_id());
+  EXPECT_NE(measured.Compile("gemms 1").manifest.variant_id(),
+            other.Compile("gemms 1").manifest.variant_id());
 }
 
 TEST(Tuning, CandidatesThatCrashHangOrLieLose) {
   TestDaemon daemon(Measuring());
-  const v1::Tuning tuning = TuningOf(daemon.Compile(absl::StrCat("products ", 1 + 2 + 4 + 8 + 16, " 1")));
+  const v1::Tuning tuning = TuningOf(daemon.Compile(absl::StrCat("gemms ", 1 + 2 + 4 + 8 + 16, " 1")));
   EXPECT_EQ(tuning.without(), "");
   ASSERT_EQ(tuning.measurements_size(), 2);
   EXPECT_EQ(tuning.measurements(0).winner().algorithm().data(), "faster");
@@ -83,7 +83,7 @@ TEST(Tuning, CandidatesThatCrashHangOrLieLose) {
 
 TEST(Tuning, AKernelOfOurOwnCompetesUnderTheSameRules) {
   TestDaemon daemon(Measuring());
-  const CompileResult compiled = daemon.Compile("rows 9\nproducts 1");
+  const CompileResult compiled = daemon.Compile("rows 9\ngemms 1");
   const v1::Tuning tuning = TuningOf(compiled);
   EXPECT_EQ(tuning.without(), "");
   ASSERT_EQ(tuning.measurements_size(), 1);
@@ -95,14 +95,14 @@ TEST(Tuning, AKernelOfOurOwnCompetesUnderTheSameRules) {
   EXPECT_EQ(measured.microseconds(), 6);
   EXPECT_EQ(measured.candidates(), 4);
   EXPECT_EQ(measured.lost(), 2);  // one wrong, one that hangs
-  EXPECT_EQ(TuningOf(daemon.Compile("rows 9\nproducts 1\nname next")).SerializeAsString(),
+  EXPECT_EQ(TuningOf(daemon.Compile("rows 9\ngemms 1\nname next")).SerializeAsString(),
             tuning.SerializeAsString());
   EXPECT_EQ(daemon.Stats().tunables_measured(), 1);
 }
 
 TEST(Tuning, WithoutKernelsOfOurOwnAlgorithmsAreMeasured) {
   TestDaemon daemon(Measuring());
-  const v1::Tuning tuning = TuningOf(daemon.Compile("rows 10\nproducts 1"));  // the worker crashes
+  const v1::Tuning tuning = TuningOf(daemon.Compile("rows 10\ngemms 1"));  // the worker crashes
   ASSERT_EQ(tuning.measurements_size(), 1);
   EXPECT_EQ(tuning.measurements(0).winner().algorithm().data(), "faster");
   EXPECT_EQ(daemon.Stats().worker_crashes(), 1);
@@ -113,7 +113,7 @@ TEST(Tuning, TheTunerSeesWrongResultsAndWritesBeyondABuffer) {
   TestDaemon daemon(absl::StrCat("measuring { gpus: 1 binary: \"", KILN_TUNER, "\" driver: \"", SCRIPTED_CUDA,
                                  "\" cublas_lt: \"", SCRIPTED_CUDA, "\" cudnn: \"", SCRIPTED_CUDA,
                                  "\" lease_seconds_max: 60 }"));
-  const v1::Tuning tuning = TuningOf(daemon.Compile("products 1 3\nconvolutions 1 2"));
+  const v1::Tuning tuning = TuningOf(daemon.Compile("gemms 1 3\nconvolutions 1 2"));
   EXPECT_EQ(tuning.without(), "");
   EXPECT_EQ(tuning.gpu().name(), "host");
   EXPECT_EQ(tuning.gpu().cublas_lt_version(), 7);
@@ -153,11 +153,11 @@ TEST(Tuning, ConvolutionsAreMeasuredByTheSameRules) {
   EXPECT_EQ(daemon.Stats().tunables_reused(), 4);
 }
 
-TEST(Tuning, WithoutCudnnProductsAreMeasuredAndConvolutionsKeepTheirDefault) {
+TEST(Tuning, WithoutCudnnGemmsAreMeasuredAndConvolutionsKeepTheirDefault) {
   TestDaemon daemon(absl::StrCat("measuring { gpus: 1 binary: \"", KILN_TUNER, "\" driver: \"", SCRIPTED_CUDA,
                                  "\" cublas_lt: \"", SCRIPTED_CUDA,
                                  "\" cudnn: \"/nowhere\" lease_seconds_max: 60 }"));
-  const v1::Tuning tuning = TuningOf(daemon.Compile("products 1\nconvolutions 1"));
+  const v1::Tuning tuning = TuningOf(daemon.Compile("gemms 1\nconvolutions 1"));
   EXPECT_NE(tuning.without().find("cuDNN"), std::string::npos) << tuning.without();
   ASSERT_EQ(tuning.measurements_size(), 1);
   EXPECT_TRUE(tuning.measurements(0).winner().has_algorithm());
@@ -168,7 +168,7 @@ TEST(Tuning, AProgramThatCantBeEmittedIsNotMeasuredToTheEnd) {
   TestDaemon daemon(
       absl::StrCat("measuring { gpus: 1 binary: \"", SCRIPTED_TUNER, "\" candidate_seconds_max: 60 }"));
   const absl::Time start = absl::Now();
-  EXPECT_FALSE(daemon.Compile("products 4\nemit crash", {}, absl::Seconds(50)).done);
+  EXPECT_FALSE(daemon.Compile("gemms 4\nemit crash", {}, absl::Seconds(50)).done);
   EXPECT_LT(absl::Now() - start, absl::Seconds(20));
   EXPECT_TRUE(Eventually([&] { return !GpuOf(daemon).leased(); }));
 }
@@ -331,7 +331,7 @@ TEST(Tuning, ImagesWhoseLayoutsCantBeMeasuredLieByPointsAndThatIsSaid) {
 
 TEST(Tuning, TheLayoutOfImagesKeepsToTheLease) {
   TestDaemon daemon(Measuring("lease_seconds_max: 1"));
-  TuningOf(daemon.Compile("products 1"));
+  TuningOf(daemon.Compile("gemms 1"));
   const std::string script = "convolutions 128 384 640 896\ntraced 1152 1408 1664 1920";  // 300 ms each
   const v1::Tuning tuning = TuningOf(daemon.Compile(script));
   EXPECT_NE(tuning.images().without().find("was over"), std::string::npos) << tuning.images().without();
@@ -384,22 +384,22 @@ TEST(Tuning, ADebugCompileShowsThePlanThatWon) {
 
 TEST(Tuning, TheSandboxHolds) {
   TestDaemon daemon(Measuring());
-  const v1::Tuning tuning = TuningOf(daemon.Compile("products 4096"));
+  const v1::Tuning tuning = TuningOf(daemon.Compile("gemms 4096"));
   ASSERT_EQ(tuning.measurements_size(), 1);
   EXPECT_EQ(tuning.measurements(0).winner().algorithm().data(), "probe");  // loses where a call went through
 }
 
 TEST(Tuning, LuckDoesNotWin) {
   TestDaemon daemon(Measuring());
-  const v1::Tuning tuning = TuningOf(daemon.Compile("products 32"));
+  const v1::Tuning tuning = TuningOf(daemon.Compile("gemms 32"));
   ASSERT_EQ(tuning.measurements_size(), 1);
   EXPECT_FALSE(tuning.measurements(0).has_winner());
   EXPECT_EQ(tuning.measurements(0).lost(), 0);
 }
 
-TEST(Tuning, AProductThatCantBeListedKeepsItsDefaultAndSaysSo) {
+TEST(Tuning, AGemmThatCantBeListedKeepsItsDefaultAndSaysSo) {
   TestDaemon daemon(Measuring());
-  const v1::Tuning tuning = TuningOf(daemon.Compile("products 64 1"));
+  const v1::Tuning tuning = TuningOf(daemon.Compile("gemms 64 1"));
   EXPECT_NE(tuning.without().find("signal 6"), std::string::npos) << tuning.without();
   ASSERT_EQ(tuning.measurements_size(), 1);
   EXPECT_EQ(tuning.measurements(0).winner().algorithm().data(), "faster");
@@ -407,31 +407,31 @@ TEST(Tuning, AProductThatCantBeListedKeepsItsDefaultAndSaysSo) {
 
 TEST(Tuning, WithoutAGpuTheModeSaysSoAndGivesTheDefault) {
   TestDaemon off("measuring { off: true }");
-  const CompileResult result = off.Compile("products 1\nkernels 2");
+  const CompileResult result = off.Compile("gemms 1\nkernels 2");
   EXPECT_EQ(TuningOf(result).measurements_size(), 0);
   EXPECT_NE(TuningOf(result).without().find("off"), std::string::npos) << TuningOf(result).without();
   EXPECT_EQ(result.manifest.kernels_size(), 2);
 
   TestDaemon another(Measuring());  // sm_90
-  EXPECT_NE(TuningOf(another.Compile("products 1\nsm_80")).without().find("sm_80"), std::string::npos);
+  EXPECT_NE(TuningOf(another.Compile("gemms 1\nsm_80")).without().find("sm_80"), std::string::npos);
 
   if (access("/dev/nvidia0", F_OK) == 0) return;
   TestDaemon none;
-  EXPECT_NE(TuningOf(none.Compile("products 1")).without().find("no GPU"), std::string::npos);
+  EXPECT_NE(TuningOf(none.Compile("gemms 1")).without().find("no GPU"), std::string::npos);
 }
 
 TEST(Tuning, WithoutADriverTheGpuIsDrained) {
   TestDaemon daemon(absl::StrCat("measuring { gpus: 1 binary: \"", KILN_TUNER, "\" driver: \"/nowhere\" }"));
-  EXPECT_NE(TuningOf(daemon.Compile("products 1")).without().find("driver"), std::string::npos);
+  EXPECT_NE(TuningOf(daemon.Compile("gemms 1")).without().find("driver"), std::string::npos);
   EXPECT_NE(GpuOf(daemon).drained().find("driver"), std::string::npos);
   EXPECT_EQ(GpuOf(daemon).leases(), 1);
-  EXPECT_NE(TuningOf(daemon.Compile("products 2")).without(), "");
+  EXPECT_NE(TuningOf(daemon.Compile("gemms 2")).without(), "");
   EXPECT_EQ(GpuOf(daemon).leases(), 1);  // not tried again
 }
 
 TEST(Tuning, ATunerThatIsNotThereIsSaid) {
   TestDaemon daemon("measuring { gpus: 1 binary: \"/nowhere/kiln-tuner\" }");
-  EXPECT_NE(TuningOf(daemon.Compile("products 1")).without().find("kiln-tuner"), std::string::npos);
+  EXPECT_NE(TuningOf(daemon.Compile("gemms 1")).without().find("kiln-tuner"), std::string::npos);
 }
 
 TEST(Tuning, OneLeaseAtATime) {
@@ -439,7 +439,7 @@ TEST(Tuning, OneLeaseAtATime) {
   std::vector<std::future<CompileResult>> graphs;
   for (int i = 0; i < 2; ++i) {
     graphs.push_back(std::async(
-        std::launch::async, [&daemon, i] { return daemon.Compile(absl::StrCat("products 129\nname ", i)); }));
+        std::launch::async, [&daemon, i] { return daemon.Compile(absl::StrCat("gemms 129\nname ", i)); }));
   }
   for (auto& graph : graphs)
     EXPECT_EQ(TuningOf(graph.get()).measurements(0).winner().algorithm().data(), "faster");
@@ -449,14 +449,14 @@ TEST(Tuning, OneLeaseAtATime) {
 
 TEST(Tuning, TheClockOfALeaseRunsFromTheGrant) {
   TestDaemon daemon(Measuring("lease_seconds_max: 1"));
-  TuningOf(daemon.Compile("products 1"));
-  std::string script = "products";
+  TuningOf(daemon.Compile("gemms 1"));
+  std::string script = "gemms";
   for (int i = 0; i < 12; ++i) absl::StrAppend(&script, " ", 128 + 256 * i);  // 300 ms each
   script += " 1";  // what is in the store is taken from there all the same
   const v1::Tuning tuning = TuningOf(daemon.Compile(script));
   ASSERT_GE(tuning.measurements_size(), 2);
   EXPECT_LT(tuning.measurements_size(), 13);
-  EXPECT_EQ(tuning.measurements(tuning.measurements_size() - 1).tunable().product().batch(), 1);
+  EXPECT_EQ(tuning.measurements(tuning.measurements_size() - 1).tunable().gemm().batch(), 1);
   EXPECT_NE(tuning.without().find("was over"), std::string::npos) << tuning.without();
   // The rest is measured by whoever comes next.
   EXPECT_GT(TuningOf(daemon.Compile(script + "\nname next")).measurements_size(), tuning.measurements_size());
@@ -465,18 +465,18 @@ TEST(Tuning, TheClockOfALeaseRunsFromTheGrant) {
 TEST(Tuning, NobodyMeasuresForACallerWhoLeft) {
   TestDaemon daemon(
       absl::StrCat("measuring { gpus: 1 binary: \"", SCRIPTED_TUNER, "\" candidate_seconds_max: 60 }"));
-  const CompileResult result = daemon.Compile("products 4", {}, absl::Seconds(2));
+  const CompileResult result = daemon.Compile("gemms 4", {}, absl::Seconds(2));
   EXPECT_FALSE(result.done);
   EXPECT_TRUE(Eventually([&] { return !GpuOf(daemon).leased(); }));
-  EXPECT_EQ(TuningOf(daemon.Compile("products 1")).measurements(0).winner().algorithm().data(), "faster");
+  EXPECT_EQ(TuningOf(daemon.Compile("gemms 1")).measurements(0).winner().algorithm().data(), "faster");
 }
 
 // ---- tenants
 
-// What was measured for a tenant, whose first product wins by `seen` in a process that has measured before.
-std::string WinnerFor(TestDaemon& daemon, const std::string& tenant, const std::string& products) {
+// What was measured for a tenant, whose first gemm wins by `seen` in a process that has measured before.
+std::string WinnerFor(TestDaemon& daemon, const std::string& tenant, const std::string& gemms) {
   const v1::Tuning tuning =
-      TuningOf(daemon.Compile(absl::StrCat("products ", products), {}, absl::Seconds(60), tenant));
+      TuningOf(daemon.Compile(absl::StrCat("gemms ", gemms), {}, absl::Seconds(60), tenant));
   EXPECT_GT(tuning.measurements_size(), 0) << tuning.without();
   return tuning.measurements_size() == 0 ? "" : tuning.measurements(0).winner().algorithm().data();
 }
@@ -499,9 +499,9 @@ TEST(Tuning, AProcessRunsTheKernelsOfOneTenant) {
 TEST(Tuning, AProcessIsKeptForTheNextLeaseOfItsTenant) {
   TestDaemon daemon(Measuring());
   std::string winner;
-  for (int product = 16384; winner != "seen" && product < 10 * 16384; product += 2 * 16384) {
-    EXPECT_NE(WinnerFor(daemon, "red", absl::StrCat(product + 1)), "");
-    winner = WinnerFor(daemon, "red", absl::StrCat(product));
+  for (int gemm = 16384; winner != "seen" && gemm < 10 * 16384; gemm += 2 * 16384) {
+    EXPECT_NE(WinnerFor(daemon, "red", absl::StrCat(gemm + 1)), "");
+    winner = WinnerFor(daemon, "red", absl::StrCat(gemm));
   }
   EXPECT_EQ(winner, "seen");
 }

@@ -31,9 +31,9 @@ v1::Target TargetOf(const std::string& feature) {
   return target;
 }
 
-v1::Tunable ProductOf(int64_t batch) {
+v1::Tunable GemmOf(int64_t batch) {
   v1::Tunable tunable;
-  tunable.mutable_product()->set_batch(batch);
+  tunable.mutable_gemm()->set_batch(batch);
   tunable.set_compiler(kCompiler);
   return tunable;
 }
@@ -135,7 +135,7 @@ class WorkAskerTest : public testing::Test {
 };
 
 TEST_F(WorkAskerTest, WhatHasBeenMeasuredOutdatesAProgram) {
-  Put({"a"}, {ProductOf(1)});
+  Put({"a"}, {GemmOf(1)});
   EXPECT_FALSE(IsOutdated("a"));
   EXPECT_TRUE(Eventually([&] { return Status().asked() == 1; }));
   ASSERT_TRUE(serves_->Tell(kNamespace, Facts()).ok());
@@ -151,7 +151,7 @@ TEST_F(WorkAskerTest, WhatHasBeenMeasuredOutdatesAProgram) {
 
 // Each variant of a key waits for its own.
 TEST_F(WorkAskerTest, OnlyTheVariantThatWaitedIsOutdated) {
-  Put({"a"}, {ProductOf(1)});
+  Put({"a"}, {GemmOf(1)});
   EXPECT_FALSE(IsOutdated("a"));
   EXPECT_TRUE(Eventually([&] { return Status().asked() == 1; }));
   ASSERT_TRUE(serves_->Tell(kNamespace, Facts()).ok());
@@ -163,10 +163,10 @@ TEST_F(WorkAskerTest, OnlyTheVariantThatWaitedIsOutdated) {
 // All has been done while it was not looked: that nobody had a device is remembered from before.
 TEST_F(WorkAskerTest, WhatWasDoneAtOnceIsSeen) {
   v1::TuningItem item;
-  *item.mutable_tunable() = ProductOf(1);
+  *item.mutable_tunable() = GemmOf(1);
   *item.mutable_target() = TargetOf("sm_90");
   EXPECT_EQ(*serves_->Ask(kNamespace, item), TierWork::Asked::kNow);
-  Put({"a"}, {ProductOf(1)});
+  Put({"a"}, {GemmOf(1)});
   EXPECT_TRUE(absl::IsNotFound(list_->Facts(kNamespace, TargetOf("sm_90")).status()));
   ASSERT_TRUE(serves_->Tell(kNamespace, Facts()).ok());
   ServeOne(/*can=*/true);
@@ -174,7 +174,7 @@ TEST_F(WorkAskerTest, WhatWasDoneAtOnceIsSeen) {
 }
 
 TEST_F(WorkAskerTest, WhatCouldNotBeMeasuredIsWatchedOn) {
-  Put({"a"}, {ProductOf(1), ProductOf(2)});
+  Put({"a"}, {GemmOf(1), GemmOf(2)});
   EXPECT_FALSE(IsOutdated("a"));
   EXPECT_TRUE(Eventually([&] { return Status().asked() == 2; }));
   ASSERT_TRUE(serves_->Tell(kNamespace, Facts()).ok());
@@ -185,7 +185,7 @@ TEST_F(WorkAskerTest, WhatCouldNotBeMeasuredIsWatchedOn) {
   EXPECT_EQ(Status().waiting(), 1);
   EXPECT_EQ(Status().asked(), 2) << "and nobody is asked again for now";
   // What others could is taken without the rest.
-  Put({"b"}, {ProductOf(1), ProductOf(3)});
+  Put({"b"}, {GemmOf(1), GemmOf(3)});
   EXPECT_FALSE(IsOutdated("b"));
   EXPECT_TRUE(Eventually([&] { return Status().asked() == 3; }));
   ServeOne(/*can=*/true);
@@ -198,7 +198,7 @@ TEST_F(WorkAskerTest, WhatNobodyWouldMeasureIsSkipped) {
   kernel.mutable_kernel()->set_digest(Sha256("an object that is not here"));
   kernel.set_compiler(kCompiler);
   v1::Tunable unknown;
-  Put({"a"}, {kernel, unknown, ProductOf(1)});
+  Put({"a"}, {kernel, unknown, GemmOf(1)});
   EXPECT_FALSE(IsOutdated("a"));
   EXPECT_TRUE(Eventually([&] { return Status().asked() == 1; }));
   ASSERT_TRUE(serves_->Tell(kNamespace, Facts()).ok());
@@ -211,11 +211,11 @@ TEST_F(WorkAskerTest, WhatNobodyWouldMeasureIsSkipped) {
 TEST_F(WorkAskerTest, OfTooManyTheLatestIsForgotten) {
   std::vector<std::string> names;
   for (size_t i = 0; i < kWaitingProgramsMax; ++i) names.push_back(absl::StrCat("waits ", i));
-  Put(names, {ProductOf(1)}, "sm_80");
+  Put(names, {GemmOf(1)}, "sm_80");
   for (const std::string& name : names) EXPECT_FALSE(IsOutdated(name));
   EXPECT_TRUE(Eventually([&] { return Status().asked() == 1; }));
   EXPECT_EQ(Status().waiting(), kWaitingProgramsMax);
-  Put({"a"}, {ProductOf(1)});
+  Put({"a"}, {GemmOf(1)});
   EXPECT_FALSE(IsOutdated("a"));
   EXPECT_EQ(Status().waiting(), kWaitingProgramsMax);
   EXPECT_TRUE(Eventually([&] { return Status().asked() == 2; }, absl::Seconds(60)));
@@ -232,7 +232,7 @@ TEST_F(WorkAskerTest, WhatHasGoneIsWatchedNoMore) {
 
 // A daemon that ends serves what it has.
 TEST_F(WorkAskerTest, WhoWasStoppedOutdatesNothing) {
-  Put({"a"}, {ProductOf(1)});
+  Put({"a"}, {GemmOf(1)});
   EXPECT_FALSE(IsOutdated("a"));
   EXPECT_TRUE(Eventually([&] { return Status().asked() == 1; }));
   asker_->Stop();

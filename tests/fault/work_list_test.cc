@@ -26,9 +26,9 @@ v1::Target TargetOf(const std::string& feature) {
   return target;
 }
 
-v1::TuningItem ProductItem() {
+v1::TuningItem GemmItem() {
   v1::TuningItem item;
-  item.mutable_tunable()->mutable_product()->set_batch(1);
+  item.mutable_tunable()->mutable_gemm()->set_batch(1);
   item.mutable_tunable()->set_compiler(kCompiler);
   *item.mutable_target() = TargetOf("sm_90");
   return item;
@@ -89,10 +89,10 @@ class WorkListTest : public testing::Test {
 };
 
 TEST_F(WorkListTest, WhatIsAskedForArrives) {
-  const absl::StatusOr<WorkList::Work> product = Through(ProductItem());
-  ASSERT_TRUE(product.ok()) << product.status();
-  EXPECT_EQ(product->tunable.product().batch(), 1);
-  EXPECT_EQ(product->target.features(0), "sm_90");
+  const absl::StatusOr<WorkList::Work> gemm = Through(GemmItem());
+  ASSERT_TRUE(gemm.ok()) << gemm.status();
+  EXPECT_EQ(gemm->tunable.gemm().batch(), 1);
+  EXPECT_EQ(gemm->target.features(0), "sm_90");
   const absl::StatusOr<WorkList::Work> kernel = Through(KernelItem());
   ASSERT_TRUE(kernel.ok()) << kernel.status();
   EXPECT_EQ(kernel->kernel, "a kernel");
@@ -104,14 +104,14 @@ TEST_F(WorkListTest, WhatIsNotWhatItSaysIsRefused) {
     EXPECT_NE(work.status().message().find(what), std::string::npos) << work.status();
   };
   says(Forged(Sha256("a"), "\xff\xff\xff"), "does not parse");
-  says(Forged(Sha256("b"), SerializeDeterministic(ProductItem())), "not what its name says");
-  v1::TuningItem item = ProductItem();
+  says(Forged(Sha256("b"), SerializeDeterministic(GemmItem())), "not what its name says");
+  v1::TuningItem item = GemmItem();
   item.clear_tunable();
   says(Sneaked(item), "no known kind");
-  item = ProductItem();
+  item = GemmItem();
   item.set_kernel(ZstdCompress("code"));
   says(Sneaked(item), "a kernel of what is none");
-  for (v1::TuningItem other : {KernelItem(), ProductItem()}) {
+  for (v1::TuningItem other : {KernelItem(), GemmItem()}) {
     other.mutable_tunable()->set_compiler("another");
     says(Sneaked(other), "another compiler's");
   }
@@ -128,14 +128,14 @@ TEST_F(WorkListTest, WhatIsNotWhatItSaysIsRefused) {
   says(Sneaked(KernelItem(std::string(kAskedKernelBytesMax + 1, 'x'))), "too large");
   EXPECT_TRUE(Through(KernelItem(std::string(kAskedKernelBytesMax, 'x'))).ok());
   // One for another device, on this one's list.
-  item = ProductItem();
+  item = GemmItem();
   *item.mutable_target() = TargetOf("sm_80");
   says(Forged(list_->SubjectOf(kNamespace, item.tunable(), item.target()), SerializeDeterministic(item)),
        "another device");
 }
 
 TEST_F(WorkListTest, DaemonsOfAnotherBuildHaveListsOfTheirOwn) {
-  ASSERT_TRUE(list_->Ask(kNamespace, ProductItem()).ok());
+  ASSERT_TRUE(list_->Ask(kNamespace, GemmItem()).ok());
   const WorkList other(tier_->work(), "another compiler", "policy");
   EXPECT_FALSE(other.Claim(other.ListOf(kNamespace, "sm_90"))->has_value());
   EXPECT_TRUE(Claimed().ok());

@@ -3,7 +3,7 @@
 //   kiln_emit --ptx sm_90 [K] < kernel.textproto              the PTX alone, as ptxas takes it; with K, below
 //                                                             a line that says the launch: by the K-th
 //                                                             schedule of threads that the back-end lists
-//   kiln_emit --product sm_90 [K] < product.textproto         the PTX of a matrix product by its K-th
+//   kiln_emit --gemm sm_90 [K] < gemm.textproto               the PTX of a gemm by its K-th
 //   schedule
 #include <google/protobuf/text_format.h>
 
@@ -20,24 +20,24 @@
 
 namespace {
 
-int EmitProduct(const kiln::v1::Target& target, const std::string& text, size_t number) {
-  kiln::v1::MatrixProduct product;
-  if (!google::protobuf::TextFormat::ParseFromString(text, &product)) return 2;
+int EmitGemm(const kiln::v1::Target& target, const std::string& text, size_t number) {
+  kiln::v1::Gemm gemm;
+  if (!google::protobuf::TextFormat::ParseFromString(text, &gemm)) return 2;
   auto backend = kiln::NewCodegenBackend(target);
   if (!backend.ok()) {
     std::cerr << backend.status() << "\n";
     return 1;
   }
-  auto products = (*backend)->EmitProduct(product, number + 1);
-  if (!products.ok()) {
-    std::cout << products.status() << "\n";
+  auto gemms = (*backend)->EmitGemm(gemm, number + 1);
+  if (!gemms.ok()) {
+    std::cout << gemms.status() << "\n";
     return 1;
   }
-  if (number >= products->size()) {
-    std::cerr << "only " << products->size() << " schedules\n";
+  if (number >= gemms->size()) {
+    std::cerr << "only " << gemms->size() << " schedules\n";
     return 1;
   }
-  const kiln::EmittedProduct& emitted = (*products)[number];
+  const kiln::EmittedGemm& emitted = (*gemms)[number];
   auto image = kiln::ParseGpuImage(emitted.image);
   if (!image.ok()) {
     std::cout << image.status() << "\n";
@@ -51,8 +51,8 @@ int EmitProduct(const kiln::v1::Target& target, const std::string& text, size_t 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool product = argc > 2 && std::string(argv[1]) == "--product";
-  const bool ptx = argc > 2 && (product || std::string(argv[1]) == "--ptx");
+  const bool gemm = argc > 2 && std::string(argv[1]) == "--gemm";
+  const bool ptx = argc > 2 && (gemm || std::string(argv[1]) == "--ptx");
   const bool neon = argc > 1 && std::string(argv[1]) == "--neon";
   const bool avx512 = argc > 1 && std::string(argv[1]) == "--avx512";
   const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
                             : neon ? kiln::NeonTarget()
                                    : kiln::X86Target(avx512);
   if (argc > 2 && !ptx) target.set_machine(argv[2]);
-  if (product) return EmitProduct(target, text, argc > 3 ? std::stoul(argv[3]) : 0);
+  if (gemm) return EmitGemm(target, text, argc > 3 ? std::stoul(argv[3]) : 0);
   kiln::v1::Kernel kernel;
   if (!google::protobuf::TextFormat::ParseFromString(text, &kernel)) return 2;
   auto backend = kiln::NewCodegenBackend(target);

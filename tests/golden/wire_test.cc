@@ -30,7 +30,7 @@ std::string Described() {
        {v1::StatusRequest::descriptor(), v1::ObjectRef::descriptor(), v1::Manifest::descriptor(),
         v1::HelloRequest::descriptor(), v1::Config::descriptor(), v1::Device::descriptor(),
         v1::LoopOp::descriptor(), v1::FailureRecord::descriptor(), v1::WorkerHello::descriptor(),
-        v1::MatrixProduct::descriptor(), v1::BundleHeader::descriptor(), v1::CallRequest::descriptor()}) {
+        v1::Gemm::descriptor(), v1::BundleHeader::descriptor(), v1::CallRequest::descriptor()}) {
     text += "// " + descriptor->file()->name() + "\n" + descriptor->file()->DebugString() + "\n";
   }
   return text;

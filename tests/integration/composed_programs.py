@@ -139,7 +139,7 @@ def _one(rng: random.Random, x: torch.Tensor) -> Named:
         ("zeros", torch.zeros_like), ("full", lambda v: torch.full_like(v, number)),
         ("new", lambda v: v.new_full((2, 3), number)), ("arange", lambda v: torch.arange(size) + v.sum()),
         ("logsumexp-like", lambda v: (v - v.amax(dim, True)).sum(dim)), ("l1", lambda v: v.abs().sum(dim)),
-        ("outer", lambda v: v.unsqueeze(-1) * v.unsqueeze(-2)), ("square product", lambda v: v @ v.mT),
+        ("outer", lambda v: v.unsqueeze(-1) * v.unsqueeze(-2)), ("square gemm", lambda v: v @ v.mT),
         ("einsum", lambda v: torch.einsum("...ij->...j", v)), ("heaviside", lambda v: v.heaviside(v.new_ones(()))),
     ]
     return rng.choice(steps)

@@ -75,7 +75,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 @pytest.fixture
 def allow_tf32() -> Iterator[Callable[[bool], None]]:
-    """Sets whether products and convolutions of float32 on a GPU may round to TF32, for one test. torch's settings are
+    """Sets whether gemms and convolutions of float32 on a GPU may round to TF32, for one test. torch's settings are
     no plain attributes, so that monkeypatch can't put them back."""
     import torch
 

@@ -163,7 +163,7 @@ def add_image_step(program: Program, rng: random.Random, operand: int) -> int | 
         ("channels last", lambda: lambda x: x.contiguous(memory_format=torch.channels_last)),
         ("upsample", lambda: lambda x: functional.interpolate(x, scale_factor=2)),
         ("channels-last", lambda: lambda x: x.permute(0, 2, 3, 1)),
-        ("product", lambda: lambda x: (x.flatten(1) @ torch.ones(x.flatten(1).shape[1], 6)).view(x.shape[0], 6, 1, 1)),
+        ("gemm", lambda: lambda x: (x.flatten(1) @ torch.ones(x.flatten(1).shape[1], 6)).view(x.shape[0], 6, 1, 1)),
     ]
     name, function = rng.choice(steps)
     return program.add(name, function(), operand)

@@ -1,4 +1,4 @@
-"""What every model is asked: agreement with eager by the fp64 rule, and that all but products is native."""
+"""What every model is asked: agreement with eager by the fp64 rule, and that all but gemms is native."""
 import copy
 from collections.abc import Callable, Iterable, Set
 from typing import Any
@@ -10,7 +10,7 @@ from agreement import check
 from kiln.program_record import ProgramRecord
 
 # Library calls that a graph may hold, by exact name; everything else is native.
-PRODUCTS = {
+GEMMS = {
     "mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mkldnn._linear_pointwise", "convolution",
     "convolution_backward",
     "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward",
@@ -39,18 +39,18 @@ def name_of(target: str) -> str:
 def outside_closed_list(targets: Iterable[str]) -> list[str]:
     """Those of `targets` ("aten.mm.default") that have to be native."""
     return sorted(target for target in targets
-                  if name_of(target) not in PRODUCTS | THE_REST and not name_of(target).startswith("linalg_"))
+                  if name_of(target) not in GEMMS | THE_REST and not name_of(target).startswith("linalg_"))
 
 
 def share_of_the_rest(step: Callable[[], object]) -> float:
-    """Of the time that `step` spends in compiled graphs, the part in library calls other than products.
+    """Of the time that `step` spends in compiled graphs, the part in library calls other than gemms.
 
     By the fastest of several runs of each kernel and call, for other processes disturb single ones."""
     with kiln.profile() as profile:
         for _ in range(4):
             step()
     assert profile.lines
-    rest = [line for line in profile.lines if line.name.startswith("aten.") and name_of(line.name) not in PRODUCTS]
+    rest = [line for line in profile.lines if line.name.startswith("aten.") and name_of(line.name) not in GEMMS]
     return sum(line.least_seconds for line in rest) / sum(line.least_seconds for line in profile.lines)
 
 
@@ -76,7 +76,7 @@ def library_calls(start: int = 0) -> set[str]:
 
 
 def check_library_calls(rest: Set[str] = frozenset()) -> None:
-    """Of all graphs of the process: everything native but products and `rest`, a part of the closed list's rest."""
+    """Of all graphs of the process: everything native but gemms and `rest`, a part of the closed list's rest."""
     assert kiln.stats()["kernels"] > 0
     calls = library_calls()
     assert not outside_closed_list(calls)

@@ -42,7 +42,7 @@ def results(run: Callable[..., Any], model: torch.nn.Module, given: dict[str, An
 
 
 def exact_results(model: torch.nn.Module, given: dict[str, Any], train: bool) -> Named | None:
-    """In fp64; None where an operator takes none (grouped products of experts)."""
+    """In fp64; None where an operator takes none (grouped gemms of experts)."""
     exact = copy.deepcopy(model).double()
     exactly = {name: value.double() if value.is_floating_point() else value for name, value in given.items()}
     try:

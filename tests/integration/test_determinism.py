@@ -102,16 +102,16 @@ def test_results_do_not_depend_on_threads() -> None:
     try:
         for number in (1, 2, 1):
             torch.set_num_threads(number)
-            # The product is torch's own and may differ; give each run the same one.
+            # The gemm is torch's own and may differ; give each run the same one.
             results.append(compiled(x, w))
         with torch.no_grad():
             torch.set_num_threads(1)
-            product = x @ w
+            gemm = x @ w
             g = torch.compile(lambda p: (F.layer_norm(p, (200,)).softmax(-1).sum(0), p.exp().sum(), p.var(0)),
                               backend="kiln")
-            one = g(product)
+            one = g(gemm)
             torch.set_num_threads(2)
-            two = g(product)
+            two = g(gemm)
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for a, b in zip(results[0], results[2]))

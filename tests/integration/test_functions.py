@@ -73,7 +73,7 @@ class Convolutions(torch.nn.Module):
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_convolutions_in_inference(memory_format: torch.memory_format, dynamic: bool) -> None:
-    """Convolutions of one point are products, and what the library gives lies as was declared."""
+    """Convolutions of one point are gemms, and what the library gives lies as was declared."""
     model = Convolutions()
     model.to(memory_format=memory_format)  # type: ignore[call-overload]  # torch's types leave it out
     x = torch.randn(2, 3, 18, 18).to(memory_format=memory_format)
@@ -132,7 +132,7 @@ def test_index_put_and_scatter() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_table_shared_by_embeddings_and_a_product(dtype: torch.dtype) -> None:
+def test_table_shared_by_embeddings_and_a_gemm(dtype: torch.dtype) -> None:
     def scores(first: torch.Tensor, second: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         mixed = F.embedding(first, table, padding_idx=2).tanh() + F.embedding(second, table)
         return F.linear(mixed, table)

@@ -38,7 +38,7 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "softmax of long rows": lambda x: torch.softmax(x[:320].flatten()[:7 * 32000].view(7, 32000), -1),
     "gather": lambda x: x[torch.arange(300, device=x.device) * 3 % x.shape[0]],
     "prefix sums": lambda x: x.cumsum(-1),
-    "product": lambda x: torch.relu(x @ x.t()),
+    "gemm": lambda x: torch.relu(x @ x.t()),
 }
 
 
@@ -152,9 +152,9 @@ def test_random_numbers_are_the_same_one_by_one_and_in_vectors() -> None:
     assert masks[2].float().mean().item() == pytest.approx(0.7, abs=3e-3)
 
 
-PRODUCTS: dict[str, Callable[..., torch.Tensor]] = {  # name: function of matrices x, w and a row b
-    "product": lambda x, w, b: x @ w,
-    "product of transposes": lambda x, w, b: (w.t() @ x.t()).t(),
+GEMMS: dict[str, Callable[..., torch.Tensor]] = {  # name: function of matrices x, w and a row b
+    "gemm": lambda x, w, b: x @ w,
+    "gemm of transposes": lambda x, w, b: (w.t() @ x.t()).t(),
     "linear": lambda x, w, b: F.linear(x, w.t().contiguous(), b),
     "sum of both": lambda x, w, b: torch.addmm(x @ w + 1, x, w, beta=0.5, alpha=2),
     "row": lambda x, w, b: x[:1] @ w,
@@ -173,15 +173,15 @@ def precision(request: pytest.FixtureRequest) -> Iterator[str]:
     torch.set_float32_matmul_precision(before)
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", GEMMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_products(name: str, dtype: torch.dtype, precision: str) -> None:
+def test_gemms(name: str, dtype: torch.dtype, precision: str) -> None:
     torch.manual_seed(0)
     x, w, b = torch.randn(64, 768, device="cuda"), torch.randn(768, 132, device="cuda"), torch.randn(132, device="cuda")
     operands = [value.to(dtype) for value in (x, w, b)]
-    exact = PRODUCTS[name](*(value.double() for value in operands))
-    eager = PRODUCTS[name](*operands)
-    got = torch.compile(PRODUCTS[name], backend="kiln")(*operands)
+    exact = GEMMS[name](*(value.double() for value in operands))
+    eager = GEMMS[name](*operands)
+    got = torch.compile(GEMMS[name], backend="kiln")(*operands)
     assert got.dtype == eager.dtype and got.shape == eager.shape
     scale = exact.pow(2).mean().sqrt().item()
     error, bound = ((value.double() - exact).pow(2).mean().sqrt().item() for value in (got, eager))
@@ -202,9 +202,9 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("dtype, tf32", [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False),
                                          (torch.float16, False)])
 @pytest.mark.parametrize("biased", [False, True])
-def test_activations_of_products(name: str, dtype: torch.dtype, tf32: bool, biased: bool,
-                                 allow_tf32: Callable[[bool], None]) -> None:
-    """In the product, but where cuBLASLt has no such function, or F32 is to be exact, or a gradient wants what GELU is
+def test_activations_of_gemms(name: str, dtype: torch.dtype, tf32: bool, biased: bool,
+                              allow_tf32: Callable[[bool], None]) -> None:
+    """In the gemm, but where cuBLASLt has no such function, or F32 is to be exact, or a gradient wants what GELU is
     of."""
     def function(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor, *b: torch.Tensor) -> Any:
         return ACTIVATIONS[name](F.linear(x, w, *b)) @ v
@@ -227,7 +227,7 @@ def test_activations_of_products(name: str, dtype: torch.dtype, tf32: bool, bias
 
 @pytest.mark.parametrize("biased", [False, True])
 def test_unaligned_vocabulary(biased: bool) -> None:
-    """Rows of no whole 16 bytes: the product and its gradients are padded, and what is padded is not seen."""
+    """Rows of no whole 16 bytes: the gemm and its gradients are padded, and what is padded is not seen."""
     torch.manual_seed(0)
     layer = torch.nn.Linear(1024, 1003, bias=biased, device="cuda", dtype=torch.bfloat16)
     x = torch.randn(4, 512, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)

@@ -1,4 +1,4 @@
-"""max-autotune on a real GPU: products, convolutions, layouts of images and schedules, measured once and right. Without
+"""max-autotune on a real GPU: gemms, convolutions, layouts of images and schedules, measured once and right. Without
 a GPU these tests skip themselves; tests/fault/tuning_test.cc has a scripted one."""
 import json
 
@@ -18,8 +18,8 @@ x, w, b = (torch.randn(*sizes, device="cuda") for sizes in ((12, 768), (768, 307
 explanation = kiln.explain(function, mode="max-autotune-no-cudagraphs")(x, w, b)
 tuning = explanation.programs[0]["tuning"]
 assert tuning["without"] == "" and tuning["gpu"] == torch.cuda.get_device_name(), tuning
-assert [product["sizes"] for product in tuning["products"]] == [(1, 12, 768, 3072)], tuning
-assert tuning["products"][0]["candidates"] > 0 and tuning["products"][0]["lost"] == 0, tuning
+assert [gemm["sizes"] for gemm in tuning["gemms"]] == [(1, 12, 768, 3072)], tuning
+assert tuning["gemms"][0]["candidates"] > 0 and tuning["gemms"][0]["lost"] == 0, tuning
 got = torch.compile(function, backend="kiln", mode="max-autotune-no-cudagraphs")(x, w, b)
 torch.testing.assert_close(got, function(x, w, b), rtol=1e-3, atol=1e-3)
 assert kiln.stats()["not_measured"] == 0 and not kiln.stats()["fallbacks"], kiln.stats()
@@ -70,14 +70,14 @@ assert native > 0
 
 @pytest.mark.parametrize("dtype, tf32, tolerance", [("float32", True, 4e-3), ("float32", False, 2e-5),
                                                     ("float16", False, 4e-3), ("bfloat16", False, 3e-2)])
-def test_products_of_few_rows_run_by_a_kernel_of_our_own(place: Place, dtype: str, tf32: bool,
-                                                         tolerance: float) -> None:
+def test_gemms_of_few_rows_run_by_a_kernel_of_our_own(place: Place, dtype: str, tf32: bool,
+                                                      tolerance: float) -> None:
     place.run(_SKINNY.format(dtype=dtype, tf32=tf32, tolerance=tolerance))
 
 
-def test_max_autotune_measures_a_product_once(place: Place) -> None:
+def test_max_autotune_measures_a_gemm_once(place: Place) -> None:
     counts = []
-    for function in ("sin", "cos"):  # other graphs with the same product
+    for function in ("sin", "cos"):  # other graphs with the same gemm
         place.run(_MEASURED.format(function))
         stats = json.loads(kilnctl(place, "stats", "--json").stdout)
         counts.append((int(stats["tunables_measured"]), int(stats["tunables_reused"])))
@@ -125,12 +125,12 @@ tunings = [program["tuning"] for program in explanation.programs]
 assert all(tuning["without"] == "" for tuning in tunings), tunings
 convolutions = [one for tuning in tunings for one in tuning["convolutions"]]
 kinds = sorted((one["of"], one["weight"][2]) for one in convolutions)
-# Forward the 1×1 convolution is a product, and the image has no gradient.
+# Forward the 1×1 convolution is a gemm, and the image has no gradient.
 assert kinds == [("FORWARD", 3), ("FORWARD", 7), ("INPUT_GRADIENT", 1), ("INPUT_GRADIENT", 3),
                  ("WEIGHT_GRADIENT", 1), ("WEIGHT_GRADIENT", 3), ("WEIGHT_GRADIENT", 7)], kinds
-assert sum(len(tuning["products"]) for tuning in tunings) == 1, tunings
+assert sum(len(tuning["gemms"]) for tuning in tunings) == 1, tunings
 assert any(one["candidates"] > 0 for one in convolutions) and not any(one["lost"] for one in convolutions), convolutions
-changed = sum(one["changed"] for tuning in tunings for one in tuning["convolutions"] + tuning["products"])
+changed = sum(one["changed"] for tuning in tunings for one in tuning["convolutions"] + tuning["gemms"])
 call = torch.compile(net, backend="kiln", mode="max-autotune-no-cudagraphs")
 results = []
 for run, parameters, image in ((call, net, x), (net, net, x), (exact, exact, x.double()),
@@ -178,7 +178,7 @@ with torch.no_grad():
     first, second = images["channels_last_microseconds"], images["as_traced_microseconds"]
     assert first > 0 and second > 0 and images["as_traced"] == (second < 0.97 * first), images
     assert "as traced, measured" in str(explanation) or "channels-last, measured" in str(explanation), str(explanation)
-    assert len(tuning["convolutions"]) == 2 and len(tuning["products"]) == 1, tuning  # of the plan that won
+    assert len(tuning["convolutions"]) == 2 and len(tuning["gemms"]) == 1, tuning  # of the plan that won
     got = torch.compile(net, backend="kiln", mode="max-autotune-no-cudagraphs")(x)
     exact = net.double()(x.double())
 torch.testing.assert_close(got.double(), exact, rtol={tolerance}, atol={tolerance})
@@ -210,7 +210,7 @@ inputs = x, w, torch.randn(100, device="cuda")
 explanation = kiln.explain(function, mode="max-autotune-no-cudagraphs")(*inputs)
 tuning = explanation.programs[0]["tuning"]
 assert tuning["without"] == "", tuning
-assert len(tuning["kernels"]) == 1 and not tuning["products"], tuning
+assert len(tuning["kernels"]) == 1 and not tuning["gemms"], tuning
 kernel, = tuning["kernels"]
 assert kernel["candidates"] == len(kernel["schedules"]) - 1 > 0 and kernel["lost"] == 0, kernel
 print(kernel)

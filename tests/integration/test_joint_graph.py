@@ -81,8 +81,8 @@ def agree(function: Callable[..., Any], *inputs: torch.Tensor, compiled: Callabl
 
 @contextlib.contextmanager
 def without(op: Any) -> Iterator[None]:
-    if op in joint_graph._PRODUCTS:
-        with mock.patch.object(joint_graph, "_PRODUCTS", ()):
+    if op in joint_graph._GEMMS:
+        with mock.patch.object(joint_graph, "_GEMMS", ()):
             yield
         return
     rewrite = joint_graph._REWRITES.pop(op)
@@ -165,7 +165,7 @@ _CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...
     # The first convolution's result and the second's operand, not the normalised image between them.
     "batch norm": (_normalised, _normalised_inputs, 2 * _ONE_IMAGE + 2 * 16 * 4,
                    torch.ops.aten._native_batch_norm_legit.no_stats),
-    # The second product's operand, and two truth values an element.
+    # The second gemm's operand, and two truth values an element.
     "relu": (_relu_and_dropout, _matrix_inputs, 512 * 256 * (4 + 2), torch.ops.aten.threshold_backward.default),
     # Two numbers a row, and the count of labels: the logits are a result.
     "log softmax": (_scores, _score_inputs, 2 * 512 * 4 + 4, torch.ops.aten._log_softmax.default),
@@ -174,7 +174,7 @@ _CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...
                     torch.ops.aten.max_pool2d_with_indices_backward.default),
     # GELU's input, and not its result.
     "gelu": (_widened, _wide_inputs, 4096 * 1024 * 4, torch.ops.aten.mm.default),
-    # Both halves of a product, and not what one gates of the other.
+    # Both halves of a gemm, and not what one gates of the other.
     "gate": (_gated, _wide_inputs, 4096 * 1024 * 4, torch.ops.aten.mm.default),
     # A number a row, and not the rows scaled by it, nor their sine.
     "scaled rows": (_scaled_rows, _wide_inputs, 4096 * 4, torch.ops.aten.mm.default),
@@ -207,7 +207,7 @@ def _constant_gate(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return ((x @ fixed) * (x @ fixed.flip(0))) @ weight.t()
 
 
-def test_what_no_gradient_needs_is_not_kept_for_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_gradient_needs_is_not_kept_for_a_gemm(monkeypatch: pytest.MonkeyPatch) -> None:
     """One operand is saved instead of the two that it is made of."""
     inputs = _wide_inputs()
     assert saved_bytes(_constant_gate, *inputs) == 4096 * 1024 * 4
@@ -353,7 +353,7 @@ def _differs_where_written(seed: int, dynamic: bool, size: int, strided: bool = 
     return max(float((mine - own).abs().max() / own.abs().max().clamp(min=1e-3)) for mine, own in both)
 
 
-# At the larger size operands of products are rematerialised.
+# At the larger size operands of gemms are rematerialised.
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("size", [6, 514])
 @pytest.mark.parametrize("seed", range(6))

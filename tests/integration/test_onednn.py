@@ -1,4 +1,4 @@
-"""Products by oneDNN, which kiln takes on a CPU whose AVX-512 MKL leaves unused."""
+"""Gemms by oneDNN, which kiln takes on a CPU whose AVX-512 MKL leaves unused."""
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.usefixtures("no_fallback"),
 
 
 def _by_onednn(function: Callable[..., Any], *args: Any) -> int:
-    """How many library calls are oneDNN's products."""
+    """How many library calls are oneDNN's gemms."""
     return kiln.explain(function)(*args).library_calls.get(TARGET, 0)
 
 
@@ -71,7 +71,7 @@ def test_any_number_of_rows() -> None:
     assert kiln.stats()["graphs"] == 1
 
 
-def test_small_products_stay() -> None:
+def test_small_gemms_stay() -> None:
     weight = torch.randn(64, 64)
     assert _by_onednn(lambda x: x @ weight, torch.randn(64, 64)) == 0
 

@@ -154,14 +154,14 @@ def test_lines_of_the_drawing_follow_the_data() -> None:
     entry = environment.show(program["compile_key"])
     assert entry
     boxes = dataflow.steps_of(entry)
-    product, = (number for number, box in enumerate(boxes) if box.kernel is None)
-    before, after = boxes[:product], boxes[product + 1:]
-    assert before and boxes[product].before == [product - 1] and not before[0].before
+    gemm, = (number for number, box in enumerate(boxes) if box.kernel is None)
+    before, after = boxes[:gemm], boxes[gemm + 1:]
+    assert before and boxes[gemm].before == [gemm - 1] and not before[0].before
     scan, = (number for number, box in enumerate(boxes) if "cumsum" in box.lines)
-    # cat takes the scan's result, and sin of the product by itself: windows of one buffer are no order.
-    assert {tuple(box.before) for box in after} == {(product,), (scan,)}
+    # cat takes the scan's result, and sin of the gemm by itself: windows of one buffer are no order.
+    assert {tuple(box.before) for box in after} == {(gemm,), (scan,)}
     assert any(box.giving for box in after) and not any(box.giving for box in before)
-    assert boxes[product].result == "f32[4, 4]"
+    assert boxes[gemm].result == "f32[4, 4]"
 
 
 def test_fallback_is_counted_and_told_once() -> None:

@@ -172,7 +172,7 @@ def _program(seed: int) -> Callable[[torch.Tensor], list[torch.Tensor]]:
     """Draws, some of which wait for others or for more. (What nobody reads torch does not trace.)"""
     chosen = random.Random(seed)
     steps = [(chosen.choice(DRAWS), chosen.random() < 0.3) for _ in range(chosen.randint(3, 7))]
-    last = chosen.choice(("sum", "softmax", "product"))
+    last = chosen.choice(("sum", "softmax", "gemm"))
 
     def program(x: torch.Tensor) -> list[torch.Tensor]:
         results: list[torch.Tensor] = []
@@ -182,7 +182,7 @@ def _program(seed: int) -> Callable[[torch.Tensor], list[torch.Tensor]]:
                 y = x + results[-1].to(x.dtype).mean()
             if last == "softmax":
                 y = y.softmax(-1) + y
-            if last == "product":
+            if last == "gemm":
                 y = y @ torch.ones(x.shape[-1], x.shape[-1]) * 0.01 + y
             results.append(draw(y))
         return results

@@ -29,7 +29,7 @@ def no_fallback() -> Iterator[None]:
 
 
 class Net(torch.nn.Module):
-    """A convolution, a product, attention, kernels, a tensor made inside."""
+    """A convolution, a gemm, attention, kernels, a tensor made inside."""
 
     def __init__(self) -> None:
         super().__init__()

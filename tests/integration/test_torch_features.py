@@ -150,17 +150,17 @@ def test_flex_attention() -> None:
 # ---- dtypes
 
 
-def test_scaled_products_of_float8() -> None:
+def test_scaled_gemms_of_float8() -> None:
     def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         a, b = (a * 1.0).to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t().contiguous().t()
-        product = torch._scaled_mm(a, b, scale_a=torch.tensor(1.0), scale_b=torch.tensor(0.5), out_dtype=torch.float32)
-        return product.relu() * 2
+        gemm = torch._scaled_mm(a, b, scale_a=torch.tensor(1.0), scale_b=torch.tensor(0.5), out_dtype=torch.float32)
+        return gemm.relu() * 2
 
     names = compare(f, torch.randn(16, 32), torch.randn(32, 16))
     assert "aten._scaled_mm.default" in names and not names & {"aten.relu.default", "aten.mul.Tensor"}
 
 
-def test_products_of_integers() -> None:
+def test_gemms_of_integers() -> None:
     assert not compare(lambda a, b: torch._int_mm((a * 9).to(torch.int8), (b * 9).to(torch.int8)).float().sin(),
                        torch.randn(32, 32), torch.randn(32, 32))
 

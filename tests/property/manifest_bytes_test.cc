@@ -191,8 +191,8 @@ TEST(ManifestBytes, BelongToAVariantWhateverWasMadeBefore) {
   EXPECT_EQ(compared, 3 * 3);
 }
 
-constexpr char kMeasuresTheSame[] = "products 1 0";
-constexpr char kMeasuresItsOwnTime[] = "products 8192";  // another each time
+constexpr char kMeasuresTheSame[] = "gemms 1 0";
+constexpr char kMeasuresItsOwnTime[] = "gemms 8192";  // another each time
 
 std::string Measuring() {
   return absl::StrCat("measuring { gpus: 1 binary: \"", SCRIPTED_TUNER,
@@ -201,7 +201,7 @@ std::string Measuring() {
 
 // Each daemon measures for itself, and finds the same.
 TEST(ManifestBytes, BelongToTheTuningRecord) {
-  std::vector<std::string> scripts = {kMeasuresTheSame, "rows 9\nproducts 1", "schedules 1 0",
+  std::vector<std::string> scripts = {kMeasuresTheSame, "rows 9\ngemms 1", "schedules 1 0",
                                       "convolutions 0 0\ntraced 1 1"};
   std::map<std::string, CompileResult> known;  // by script
   for (int caller = 0; caller < 2; ++caller) {

@@ -1,5 +1,5 @@
 // Random ATen graphs with their right answers: pointwise, reductions, views, broadcasts, cat, gathers,
-// products of matrices, normalisations, mutated inputs; some dimensions symbolic. The reference
+// gemms, normalisations, mutated inputs; some dimensions symbolic. The reference
 // evaluates each node by itself, in double, on dense arrays, and shares no code with the compiler.
 //
 // Deterministic by seed. Threads: one.

@@ -27,7 +27,7 @@ namespace {
 using runtime::Program;
 using runtime::Tensor;
 
-// With a matrix product, which these graphs leave to the library, or the ReLU of one.
+// With a gemm, which these graphs leave to the library, or the ReLU of one.
 class MatmulHost : public runtime::PlainHost {
  public:
   // Of kernels on `gpu`, or on the CPU where it is nullptr. A GPU's tensors lie in memory of both.

@@ -36,11 +36,11 @@ TEST(Algebra, AddingZeroStays) {
   EXPECT_EQ(m.graph.nodes.size(), 2u);
 }
 
-// A product, or an input, plus values that are summed into `fill`s.
-Maker SumOfScatter(double fill, bool accumulate, bool used_twice, bool product = true) {
+// A gemm, or an input, plus values that are summed into `fill`s.
+Maker SumOfScatter(double fill, bool accumulate, bool used_twice, bool gemm = true) {
   Maker m;
   const ValueId a = m.Input({8, 4}), b = m.Input({4, 4}), values = m.Input({3, 4});
-  const ValueId x = product ? m.Node("aten.mm.default", {{"self", T(a)}, {"mat2", T(b)}}, m.Type({8, 4})) : a;
+  const ValueId x = gemm ? m.Node("aten.mm.default", {{"self", T(a)}, {"mat2", T(b)}}, m.Type({8, 4})) : a;
   const ValueId index = m.Input({3}, v1::I64);
   const ValueId full =
       m.Node("aten.full.default", {{"size", m.Ints({8, 4})}, {"fill_value", FloatArg{fill}}}, m.Type({8, 4}));
@@ -64,7 +64,7 @@ TEST(Algebra, SumsIntoTheOtherAddend) {
 }
 
 // An element of 2^25 plus a thousand ones one by one stays 2^25.
-TEST(Algebra, SumsIntoProductsOnly) {
+TEST(Algebra, SumsIntoGemmsOnly) {
   Maker m = SumOfScatter(0, true, false, false);
   ASSERT_TRUE(SimplifyAlgebra(m.graph).ok());
   EXPECT_EQ(Targets(m.graph), (std::vector<std::string>{"aten.full.default", "aten._unsafe_index_put.default",

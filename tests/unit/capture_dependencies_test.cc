@@ -26,7 +26,7 @@ size_t Step(CaptureDependencies& order, Graph& graph, const std::vector<MemoryRa
   return node;
 }
 
-TEST(CaptureDependencies, ProductsOfOneInputWaitForItAndNotForEachOther) {
+TEST(CaptureDependencies, GemmsOfOneInputWaitForItAndNotForEachOther) {
   Graph graph;
   const size_t first = graph.Record();
   size_t after = 0;

@@ -143,8 +143,8 @@ TEST(Decompose, GradientsOfDepthwiseConvolutionsPadFewChannelsAtATime) {
   }
 }
 
-// The library's kernel in F32 goes through the keys 64 at a time; products and a softmax wait for nothing.
-TEST(Decompose, AttentionOfOneImageOnAGpuBecomesProductsWhereKeysAreMany) {
+// The library's kernel in F32 goes through the keys 64 at a time; gemms and a softmax wait for nothing.
+TEST(Decompose, AttentionOfOneImageOnAGpuBecomesGemmsWhereKeysAreMany) {
   struct Case {
     int64_t images, keys;
     v1::DType dtype;

@@ -1,4 +1,4 @@
-// Which products of a GPU take their activation along.
+// Which gemms of a GPU take their activation along.
 #include "compiler/passes/fuse_activation.h"
 
 #include <functional>
@@ -16,15 +16,15 @@ namespace {
 
 constexpr char kActivated[] = "aten._addmm_activation.default";
 
-// activation(x w (+ b)) of [8, 4], which another product reads.
+// activation(x w (+ b)) of [8, 4], which another gemm reads.
 struct Layer : Maker {
   v1::DType dtype = v1::BF16;
   v1::DeviceType device = v1::CUDA;
   bool biased = true, viewed = true, tf32 = false, needed = true, weights_of_points = false;
   std::vector<int64_t> bias_sizes = {4};
-  Args more;  // arguments of the product
+  Args more;  // arguments of the gemm
   std::function<ValueId(Layer&, ValueId)> activation;
-  ValueId x, w, b, product, term, result;
+  ValueId x, w, b, gemm, term, result;
 
   TensorType Of(const std::vector<int64_t>& sizes) {
     TensorType type = Type(sizes, dtype);
@@ -55,9 +55,9 @@ struct Layer : Maker {
     Args args = biased ? Args{{"self", T(b)}, {"mat1", T(x)}, {"mat2", T(factor)}}
                        : Args{{"self", T(x)}, {"mat2", T(factor)}};
     args.insert(args.end(), more.begin(), more.end());
-    term = product = Node(biased ? "aten.addmm.default" : "aten.mm.default", args, Of({8, 4}));
+    term = gemm = Node(biased ? "aten.addmm.default" : "aten.mm.default", args, Of({8, 4}));
     if (viewed)
-      term = Node("aten.view.default", {{"self", T(product)}, {"size", Ints({2, 4, 4})}}, Of({2, 4, 4}));
+      term = Node("aten.view.default", {{"self", T(gemm)}, {"size", Ints({2, 4, 4})}}, Of({2, 4, 4}));
     result = activation(*this, term);
     if (!needed) {
       Output(Node("aten.sum.dim_IntList", {{"self", T(result)}, {"dim", Ints({0})}},
@@ -69,7 +69,7 @@ struct Layer : Maker {
                : result;
     Output(Node("aten.mm.default", {{"self", T(rows)}, {"mat2", T(In({4, 3}))}}, Of({8, 3})));
   }
-  // The activated product in the graph that all passes leave; nullptr where it stayed apart.
+  // The activated gemm in the graph that all passes leave; nullptr where it stayed apart.
   const GraphNode* Run() {
     PassOptions options;
     options.tf32 = tf32;
@@ -137,7 +137,7 @@ TEST(FuseActivation, TakesReluAndGeluByTanh) {
           EXPECT_EQ(std::get<BoolArg>(*node->Find("use_gelu")).value, gelu);
           EXPECT_EQ(std::get<TensorArg>(*node->Find("mat1")).value, m.x);
           EXPECT_EQ(std::get<TensorArg>(*node->Find("mat2")).value, m.w);
-          EXPECT_EQ(node->results[0], m.product);
+          EXPECT_EQ(node->results[0], m.gemm);
           if (biased) {
             EXPECT_EQ(std::get<TensorArg>(*node->Find("self")).value, m.b);
             EXPECT_EQ(node->Find("beta"), nullptr);
@@ -191,10 +191,10 @@ TEST(FuseActivation, KnowsOtherNumbersFromGelus) {
 }
 
 // As a gradient does; control: the result alone.
-TEST(FuseActivation, LeavesProductsThatOthersRead) {
+TEST(FuseActivation, LeavesGemmsThatOthersRead) {
   using Activation = ValueId (*)(Layer&, ValueId);
   for (Activation activation : {Activation{Relu}, Activation{Gelu}, Activation{GeluNew}}) {
-    for (const ValueId Layer::* other : {&Layer::result, &Layer::term, &Layer::product}) {
+    for (const ValueId Layer::* other : {&Layer::result, &Layer::term, &Layer::gemm}) {
       Layer m;
       m.activation = activation;
       m.Make();

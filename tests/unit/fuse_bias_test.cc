@@ -1,4 +1,4 @@
-// Which products take a bias along that is added to them.
+// Which gemms take a bias along that is added to them.
 #include "compiler/passes/fuse_bias.h"
 
 #include <algorithm>
@@ -15,14 +15,14 @@ namespace kiln {
 namespace {
 
 // view(a b) + bias, as torch writes a linear layer on an input that is not contiguous.
-struct BiasedProduct : Maker {
+struct BiasedGemm : Maker {
   v1::DType dtype = v1::F32;
   std::vector<int64_t> viewed = {2, 4, 4};  // of [8, 4]; empty: no view
   std::vector<int64_t> bias_sizes = {4};
   v1::DType bias_dtype = v1::F32, sum_dtype = v1::F32;
   bool bias_first = false, bias_late = false, pointwise_bias = false;
   Args more;  // arguments of the sum
-  ValueId a, b, bias, product, term, sum;
+  ValueId a, b, bias, gemm, term, sum;
 
   void SetDType(v1::DType all) { dtype = bias_dtype = sum_dtype = all; }
   void MakeBias() {
@@ -41,9 +41,9 @@ struct BiasedProduct : Maker {
     a = Input({8, 5}, dtype);
     b = Input({5, 4}, dtype);
     if (!bias_late) MakeBias();
-    term = product = Node("aten.mm.default", {{"self", T(a)}, {"mat2", T(b)}}, Type({8, 4}, dtype));
+    term = gemm = Node("aten.mm.default", {{"self", T(a)}, {"mat2", T(b)}}, Type({8, 4}, dtype));
     if (!viewed.empty())
-      term = Node("aten.view.default", {{"self", T(product)}, {"size", Ints(viewed)}}, Type(viewed, dtype));
+      term = Node("aten.view.default", {{"self", T(gemm)}, {"size", Ints(viewed)}}, Type(viewed, dtype));
     if (bias_late) MakeBias();
     Args args = {{"self", T(bias_first ? bias : term)}, {"other", T(bias_first ? term : bias)}};
     args.insert(args.end(), more.begin(), more.end());
@@ -60,10 +60,10 @@ struct BiasedProduct : Maker {
 
 const std::vector<std::string> kFused = {"aten.addmm.default", "aten.view.default"};
 
-TEST(FuseBias, AddsItInTheProduct) {
+TEST(FuseBias, AddsItInTheGemm) {
   for (v1::DType dtype : {v1::F32, v1::F64, v1::F16, v1::BF16}) {
     for (bool bias_first : {false, true}) {
-      BiasedProduct m;
+      BiasedGemm m;
       m.SetDType(dtype);
       m.bias_first = bias_first;
       m.Make();
@@ -80,14 +80,14 @@ TEST(FuseBias, AddsItInTheProduct) {
 }
 
 TEST(FuseBias, NeedsNoView) {
-  BiasedProduct m;
+  BiasedGemm m;
   m.viewed = {};
   m.Make();
   EXPECT_EQ(m.Run(), std::vector<std::string>{"aten.addmm.default"});
 }
 
 TEST(FuseBias, KnowsSymbolicSizes) {
-  BiasedProduct m;
+  BiasedGemm m;
   m.Make();
   ExprPool& exprs = m.graph.exprs;
   const ExprId batch = exprs.Symbol(0, {2, 64}), length = exprs.Symbol(1, {2, 512}),
@@ -99,28 +99,28 @@ TEST(FuseBias, KnowsSymbolicSizes) {
   set(m.a, {exprs.Mul(batch, length), exprs.Const(5)});
   set(m.b, {exprs.Const(5), columns});
   set(m.bias, {columns});
-  set(m.product, {exprs.Mul(batch, length), columns});
+  set(m.gemm, {exprs.Mul(batch, length), columns});
   for (ValueId value : {m.term, m.sum}) set(value, {batch, length, columns});
   ASSERT_TRUE(FuseBias(m.graph).ok());
   EXPECT_EQ(Targets(m.graph), kFused);
 }
 
 TEST(FuseBias, LeavesOtherSums) {
-  const std::vector<std::pair<const char*, std::function<void(BiasedProduct&)>>> cases = {
-      {"a matrix", [](BiasedProduct& m) { m.bias_sizes = {4, 4}; }},
-      {"one number", [](BiasedProduct& m) { m.bias_sizes = {1}; }},
-      {"split columns", [](BiasedProduct& m) { m.viewed = {8, 2, 2}, m.bias_sizes = {2}; }},
-      {"split columns, a bias of all", [](BiasedProduct& m) { m.viewed = {8, 2, 2}; }},
-      {"a wide bias", [](BiasedProduct& m) { m.SetDType(v1::BF16), m.bias_dtype = m.sum_dtype = v1::F32; }},
-      {"a narrow bias", [](BiasedProduct& m) { m.bias_dtype = v1::BF16; }},
-      {"a wide sum", [](BiasedProduct& m) { m.SetDType(v1::BF16), m.sum_dtype = v1::F32; }},
-      {"integers", [](BiasedProduct& m) { m.SetDType(v1::I64); }},
-      {"alpha", [](BiasedProduct& m) { m.more = {{"alpha", FloatArg{2}}}; }},
-      {"computed channels-last", [](BiasedProduct& m) { m.pointwise_bias = true; }},
-      {"known later", [](BiasedProduct& m) { m.bias_late = true; }},
+  const std::vector<std::pair<const char*, std::function<void(BiasedGemm&)>>> cases = {
+      {"a matrix", [](BiasedGemm& m) { m.bias_sizes = {4, 4}; }},
+      {"one number", [](BiasedGemm& m) { m.bias_sizes = {1}; }},
+      {"split columns", [](BiasedGemm& m) { m.viewed = {8, 2, 2}, m.bias_sizes = {2}; }},
+      {"split columns, a bias of all", [](BiasedGemm& m) { m.viewed = {8, 2, 2}; }},
+      {"a wide bias", [](BiasedGemm& m) { m.SetDType(v1::BF16), m.bias_dtype = m.sum_dtype = v1::F32; }},
+      {"a narrow bias", [](BiasedGemm& m) { m.bias_dtype = v1::BF16; }},
+      {"a wide sum", [](BiasedGemm& m) { m.SetDType(v1::BF16), m.sum_dtype = v1::F32; }},
+      {"integers", [](BiasedGemm& m) { m.SetDType(v1::I64); }},
+      {"alpha", [](BiasedGemm& m) { m.more = {{"alpha", FloatArg{2}}}; }},
+      {"computed channels-last", [](BiasedGemm& m) { m.pointwise_bias = true; }},
+      {"known later", [](BiasedGemm& m) { m.bias_late = true; }},
   };
   for (const auto& [name, change] : cases) {
-    BiasedProduct m;
+    BiasedGemm m;
     change(m);
     m.Make();
     ASSERT_TRUE(FuseBias(m.graph).ok()) << name;
@@ -130,18 +130,18 @@ TEST(FuseBias, LeavesOtherSums) {
   }
 }
 
-TEST(FuseBias, LeavesProductsThatOthersRead) {
+TEST(FuseBias, LeavesGemmsThatOthersRead) {
   for (bool of_view : {false, true}) {
-    BiasedProduct m;
+    BiasedGemm m;
     m.Make();
-    m.Output(of_view ? m.term : m.product);
+    m.Output(of_view ? m.term : m.gemm);
     EXPECT_EQ(m.Run(), (std::vector<std::string>{"aten.mm.default", "aten.view.default", "aten.add.Tensor"}));
   }
 }
 
 // What reads the sum was traced with its layout.
 TEST(FuseBias, LeavesSumsInAnotherLayout) {
-  BiasedProduct m;
+  BiasedGemm m;
   m.Make();
   std::vector<ExprId>& strides = m.graph.values[m.sum].strides;
   strides = {m.graph.exprs.Const(4), m.graph.exprs.Const(8), m.graph.exprs.Const(1)};
@@ -151,7 +151,7 @@ TEST(FuseBias, LeavesSumsInAnotherLayout) {
 // In the pipeline alpha is a product channels-last.
 TEST(FuseBias, LeavesAlphaToTheSumsKernel) {
   for (bool alpha : {false, true}) {
-    BiasedProduct m;
+    BiasedGemm m;
     if (alpha) m.more = {{"alpha", m.Int(2)}};
     m.Make();
     ASSERT_TRUE(RunPasses(m.graph, {}).ok());

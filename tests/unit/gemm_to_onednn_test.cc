@@ -17,14 +17,14 @@ namespace kiln {
 namespace {
 
 // x w (+ b), w as it lies or a turned view of memory.
-struct Product : Maker {
+struct GemmMaker : Maker {
   v1::DType dtype = v1::F32;
   v1::DeviceType device = v1::CPU;
   int64_t rows = 64, summed = 512, columns = 512;
   bool biased = true, turned_left = false, turned_right = false;
   bool any_rows = false, rows_squared = false, any_sum = false;
   std::vector<int64_t> bias_sizes = {512};
-  Args more;  // arguments of the product
+  Args more;  // arguments of the gemm
   ValueId x, w, b;
 
   ValueId Turned(ValueId matrix) {
@@ -56,7 +56,7 @@ struct Product : Maker {
     Output(Node(biased ? "aten.addmm.default" : "aten.mm.default", args, type));
     for (TensorType& value : graph.values) value.device = device;
   }
-  // oneDNN's product in the graph that the pass leaves; nullptr where there is none.
+  // oneDNN's gemm in the graph that the pass leaves; nullptr where there is none.
   const GraphNode* Run() {
     Machine machine;
     machine.cpu_libraries.onednn = machine.cpu_libraries.mkl_leaves_avx512_unused = true;
@@ -72,7 +72,7 @@ struct Product : Maker {
 TEST(GemmToOnednn, TakesTheMatrixTurned) {
   for (bool biased : {false, true}) {
     for (bool turned : {false, true}) {
-      Product m;
+      GemmMaker m;
       m.biased = biased;
       m.turned_right = turned;
       m.Make();
@@ -92,27 +92,27 @@ TEST(GemmToOnednn, TakesTheMatrixTurned) {
 }
 
 TEST(GemmToOnednn, LeavesWhatItShould) {
-  const std::vector<std::pair<const char*, std::function<void(Product&)>>> cases = {
-      {"control: nothing", [](Product&) {}},
-      {"control: any number of rows", [](Product& m) { m.any_rows = true; }},
-      {"a GPU's", [](Product& m) { m.device = v1::CUDA; }},
-      {"F64", [](Product& m) { m.dtype = v1::F64; }},
-      {"BF16", [](Product& m) { m.dtype = v1::BF16; }},
-      {"rows that are columns", [](Product& m) { m.turned_left = true; }},
-      {"control: enough work", [](Product& m) { m.rows = 12; }},
-      {"little work", [](Product& m) { m.rows = 11; }},
-      {"control: the weights suffice for 256 rows", [](Product& m) { m.any_rows = true, m.summed = 24; }},
-      {"few weights for any number of rows", [](Product& m) { m.any_rows = true, m.summed = 23; }},
+  const std::vector<std::pair<const char*, std::function<void(GemmMaker&)>>> cases = {
+      {"control: nothing", [](GemmMaker&) {}},
+      {"control: any number of rows", [](GemmMaker& m) { m.any_rows = true; }},
+      {"a GPU's", [](GemmMaker& m) { m.device = v1::CUDA; }},
+      {"F64", [](GemmMaker& m) { m.dtype = v1::F64; }},
+      {"BF16", [](GemmMaker& m) { m.dtype = v1::BF16; }},
+      {"rows that are columns", [](GemmMaker& m) { m.turned_left = true; }},
+      {"control: enough work", [](GemmMaker& m) { m.rows = 12; }},
+      {"little work", [](GemmMaker& m) { m.rows = 11; }},
+      {"control: the weights suffice for 256 rows", [](GemmMaker& m) { m.any_rows = true, m.summed = 24; }},
+      {"few weights for any number of rows", [](GemmMaker& m) { m.any_rows = true, m.summed = 23; }},
       {"control: few weights for rows that are a square",
-       [](Product& m) { m.any_rows = true, m.rows_squared = true, m.summed = 23; }},
-      {"control: a weight's gradient over 256 points", [](Product& m) { m.any_sum = true, m.rows = 24; }},
-      {"a small weight's gradient", [](Product& m) { m.any_sum = true, m.rows = 23; }},
-      {"a matrix added", [](Product& m) { m.bias_sizes = {64, 512}; }},
-      {"one number added", [](Product& m) { m.bias_sizes = {1}; }},
-      {"a bias that is scaled", [](Product& m) { m.more = {{"beta", FloatArg{2}}}; }},
-      {"a product that is scaled", [](Product& m) { m.more = {{"alpha", FloatArg{2}}}; }}};
+       [](GemmMaker& m) { m.any_rows = true, m.rows_squared = true, m.summed = 23; }},
+      {"control: a weight's gradient over 256 points", [](GemmMaker& m) { m.any_sum = true, m.rows = 24; }},
+      {"a small weight's gradient", [](GemmMaker& m) { m.any_sum = true, m.rows = 23; }},
+      {"a matrix added", [](GemmMaker& m) { m.bias_sizes = {64, 512}; }},
+      {"one number added", [](GemmMaker& m) { m.bias_sizes = {1}; }},
+      {"a bias that is scaled", [](GemmMaker& m) { m.more = {{"beta", FloatArg{2}}}; }},
+      {"a gemm that is scaled", [](GemmMaker& m) { m.more = {{"alpha", FloatArg{2}}}; }}};
   for (const auto& [name, change] : cases) {
-    Product m;
+    GemmMaker m;
     change(m);
     m.Make();
     EXPECT_EQ(m.Run() != nullptr, std::string(name).substr(0, 7) == "control") << name << m.graph.ToString();
@@ -121,11 +121,11 @@ TEST(GemmToOnednn, LeavesWhatItShould) {
 
 // A slice of wider columns: its rows are apart, its columns beside each other.
 TEST(GemmToOnednn, TakesWeightsWithGaps) {
-  Product m;
+  GemmMaker m;
   m.Make();
   m.graph.values[m.w].strides[0] = m.graph.exprs.Const(4 * m.columns);
   EXPECT_NE(m.Run(), nullptr);
-  Product every_second;
+  GemmMaker every_second;
   every_second.Make();
   every_second.graph.values[every_second.w].strides[1] = every_second.graph.exprs.Const(2);
   EXPECT_EQ(every_second.Run(), nullptr);
@@ -133,7 +133,7 @@ TEST(GemmToOnednn, TakesWeightsWithGaps) {
 
 TEST(GemmToOnednn, OnlyWhereTheyAreWanted) {
   for (const auto& [onednn, unused] : {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
-    Product m;
+    GemmMaker m;
     m.Make();
     PassOptions options;
     options.machine.cpu_libraries.onednn = onednn;

@@ -151,7 +151,7 @@ TEST(Key, EveryIngredientCounts) {
   v1::Guards guards, other_guards;
   other_guards.add_conditions(0);
   v1::Tunable tunable, other_tunable;
-  other_tunable.mutable_product()->set_bias(true);
+  other_tunable.mutable_gemm()->set_bias(true);
   v1::GpuFacts gpu, other_gpu;
   other_gpu.set_cublas_lt_version(1);
   std::set<std::string> keys = {CompileKey("a", "k", 1, "f"),

@@ -1,4 +1,4 @@
-// The passes that choose the layout of images and matrices: channels-last, as products, in aligned rows.
+// The passes that choose the layout of images and matrices: channels-last, as gemms, in aligned rows.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -316,7 +316,7 @@ TEST(Conv1x1ToGemm, LeaveOthers) {
   EXPECT_TRUE(remains(large, large.Convolve(image, weight, {1, 128, 64, 64}), v1::CPU));
 }
 
-TEST(Conv1x1ToGemm, AreProductsOfFewWeightsWhereSizesAreUnknown) {
+TEST(Conv1x1ToGemm, AreGemmsOfFewWeightsWhereSizesAreUnknown) {
   const auto remains = [](int64_t from) {
     Images m;
     const ExprId height = m.graph.exprs.Symbol(0, {2, 4096}), width = m.graph.exprs.Symbol(1, {2, 4096});
@@ -337,10 +337,10 @@ TEST(Conv1x1ToGemm, AreProductsOfFewWeightsWhereSizesAreUnknown) {
   EXPECT_TRUE(remains(1024));
 }
 
-// oneDNN's product is as fast as its convolution but of large images with few weights, whatever the sizes
+// oneDNN's gemm is as fast as its convolution but of large images with few weights, whatever the sizes
 // are.
-TEST(Conv1x1ToGemm, AreOnednnsProductsOfMostImages) {
-  const auto becomes_product = [](int64_t from, int64_t to, int64_t side, bool unknown) {
+TEST(Conv1x1ToGemm, AreOnednnsGemmsOfMostImages) {
+  const auto becomes_gemm = [](int64_t from, int64_t to, int64_t side, bool unknown) {
     Images m;
     m.machine.cpu_libraries.onednn = m.machine.cpu_libraries.mkl_leaves_avx512_unused = true;
     const ValueId image = m.Input({1, from, side, side}), weight = m.Input({to, from, 1, 1});
@@ -357,12 +357,12 @@ TEST(Conv1x1ToGemm, AreOnednnsProductsOfMostImages) {
     EXPECT_TRUE(Conv1x1ToGemm(m.graph, m.machine).ok());
     return absl::StrContains(m.graph.ToString(), "aten.mm");
   };
-  EXPECT_TRUE(becomes_product(256, 64, 56, false));  // 103 million operations; too many for MKL
-  EXPECT_FALSE(becomes_product(256, 64, 112, false));
-  EXPECT_TRUE(becomes_product(256, 64, 112, true));
-  EXPECT_TRUE(becomes_product(2048, 512, 7, false));  // whose convolution would be row-major
-  EXPECT_TRUE(becomes_product(2048, 512, 56, false));
-  EXPECT_TRUE(becomes_product(2048, 512, 56, true));
+  EXPECT_TRUE(becomes_gemm(256, 64, 56, false));  // 103 million operations; too many for MKL
+  EXPECT_FALSE(becomes_gemm(256, 64, 112, false));
+  EXPECT_TRUE(becomes_gemm(256, 64, 112, true));
+  EXPECT_TRUE(becomes_gemm(2048, 512, 7, false));  // whose convolution would be row-major
+  EXPECT_TRUE(becomes_gemm(2048, 512, 56, false));
+  EXPECT_TRUE(becomes_gemm(2048, 512, 56, true));
 
   Images m;  // of any number of channels
   m.machine.cpu_libraries.onednn = m.machine.cpu_libraries.mkl_leaves_avx512_unused = true;
@@ -390,11 +390,10 @@ TEST(ChannelsLast, KnowsTheLayout) {
   EXPECT_FALSE(IsChannelsLast(m.graph.exprs, point));  // both layouts are one
 }
 
-// ---- rows of products
+// ---- rows of gemms
 
-struct Products : Maker {
-  explicit Products(v1::DType type = v1::BF16, v1::DeviceType where = v1::CUDA)
-      : dtype(type), device(where) {}
+struct Gemms : Maker {
+  explicit Gemms(v1::DType type = v1::BF16, v1::DeviceType where = v1::CUDA) : dtype(type), device(where) {}
 
   ValueId Matrix(int64_t rows, int64_t columns) { return Input({rows, columns}, dtype); }
   ValueId Turned(ValueId x) {
@@ -430,7 +429,7 @@ struct Products : Maker {
 
 TEST(PadGemmRows, PadsTheWeightAndCutsTheResult) {
   for (bool biased : {false, true}) {
-    Products m;
+    Gemms m;
     const ValueId x = m.Matrix(2048, 1024), weight = m.Matrix(1003, 1024);
     m.Output(m.Multiply(x, m.Turned(weight), biased ? m.Input({1003}, v1::BF16) : kNoValue));
     EXPECT_EQ(m.Align(), biased ? "permute constant_pad_nd permute constant_pad_nd addmm slice "
@@ -439,9 +438,9 @@ TEST(PadGemmRows, PadsTheWeightAndCutsTheResult) {
   }
 }
 
-// The gradients of that product: of the weight and of the other operand.
-TEST(PadGemmRows, PadsOnceWhatTwoProductsRead) {
-  Products m;
+// The gradients of that gemm: of the weight and of the other operand.
+TEST(PadGemmRows, PadsOnceWhatTwoGemmsRead) {
+  Gemms m;
   const ValueId gradient = m.Matrix(2048, 1003), x = m.Matrix(2048, 1024), weight = m.Matrix(1003, 1024);
   m.Output(m.Multiply(m.Turned(gradient), x));
   m.Output(m.Multiply(gradient, weight));
@@ -451,26 +450,26 @@ TEST(PadGemmRows, PadsOnceWhatTwoProductsRead) {
 // A result that is cut has rows with gaps.
 TEST(PadGemmRows, LeavesWhatIsReadByStorage) {
   for (const bool reads : {false, true}) {
-    Products m;
-    const ValueId product = m.Multiply(m.Matrix(2048, 1024), m.Matrix(1024, 1003));
-    m.Output(m.Node(reads ? "aten.as_strided.default" : "aten.exp.default", {{"self", T(product)}},
-                    m.Type({2048})));
+    Gemms m;
+    const ValueId gemm = m.Multiply(m.Matrix(2048, 1024), m.Matrix(1024, 1003));
+    m.Output(
+        m.Node(reads ? "aten.as_strided.default" : "aten.exp.default", {{"self", T(gemm)}}, m.Type({2048})));
     EXPECT_EQ(absl::StrContains(m.Align(), "constant_pad_nd"), !reads);
   }
 }
 
 TEST(PadGemmRows, LeavesOthers) {
-  const auto aligned = [](Products m, int64_t rows, int64_t summed, int64_t columns) {
+  const auto aligned = [](Gemms m, int64_t rows, int64_t summed, int64_t columns) {
     m.Output(m.Multiply(m.Matrix(rows, summed), m.Matrix(summed, columns)));
     return m.Align() == "mm ";
   };
-  EXPECT_FALSE(aligned(Products(), 2048, 1024, 1003));
-  EXPECT_FALSE(aligned(Products(v1::F16), 2048, 1003, 1024));
-  EXPECT_TRUE(aligned(Products(), 2048, 1024, 1008));         // aligned as it is
-  EXPECT_TRUE(aligned(Products(), 128, 16384, 1003));         // few rows
-  EXPECT_TRUE(aligned(Products(), 512, 512, 1003));           // small
-  EXPECT_TRUE(aligned(Products(v1::F32), 2048, 1024, 1003));  // whatever its rows
-  EXPECT_TRUE(aligned(Products(v1::BF16, v1::CPU), 2048, 1024, 1003));
+  EXPECT_FALSE(aligned(Gemms(), 2048, 1024, 1003));
+  EXPECT_FALSE(aligned(Gemms(v1::F16), 2048, 1003, 1024));
+  EXPECT_TRUE(aligned(Gemms(), 2048, 1024, 1008));         // aligned as it is
+  EXPECT_TRUE(aligned(Gemms(), 128, 16384, 1003));         // few rows
+  EXPECT_TRUE(aligned(Gemms(), 512, 512, 1003));           // small
+  EXPECT_TRUE(aligned(Gemms(v1::F32), 2048, 1024, 1003));  // whatever its rows
+  EXPECT_TRUE(aligned(Gemms(v1::BF16, v1::CPU), 2048, 1024, 1003));
 }
 
 }  // namespace

@@ -147,13 +147,13 @@ TEST(LowerIndex, EmbeddingGradientAddsEveryToken) {
   }
 }
 
-// Buffers that the program makes for a product and values summed into it.
-size_t BuffersOfSumIntoProduct(absl::string_view target, bool used_again) {
+// Buffers that the program makes for a gemm and values summed into it.
+size_t BuffersOfSumIntoGemm(absl::string_view target, bool used_again) {
   GraphMaker maker;
   const ValueId x = maker.Input(v1::F32, {3, 2}), y = maker.Input(v1::F32, {2, 4});
   const ValueId i = maker.Input(v1::I64, {5}), v = maker.Input(v1::F32, {5, 4});
-  const ValueId product = maker.Node("aten.mm.default", {{"self", T(x)}, {"mat2", T(y)}}, v1::F32, {3, 4});
-  std::vector<std::pair<std::string, Argument>> args = {{"self", T(product)}};
+  const ValueId gemm = maker.Node("aten.mm.default", {{"self", T(x)}, {"mat2", T(y)}}, v1::F32, {3, 4});
+  std::vector<std::pair<std::string, Argument>> args = {{"self", T(gemm)}};
   if (target == "aten.index_add.default") {
     args.insert(args.end(), {{"dim", IntArg{0}}, {"index", T(i)}, {"source", T(v)}});
   } else {
@@ -161,7 +161,7 @@ size_t BuffersOfSumIntoProduct(absl::string_view target, bool used_again) {
                 {{"indices", TensorListArg{{i}}}, {"values", T(v)}, {"accumulate", BoolArg{true}}});
   }
   maker.Output(maker.Node(std::string(target), std::move(args), v1::F32, {3, 4}));
-  if (used_again) maker.Output(maker.Node("aten.exp.default", {{"self", T(product)}}, v1::F32, {3, 4}));
+  if (used_again) maker.Output(maker.Node("aten.exp.default", {{"self", T(gemm)}}, v1::F32, {3, 4}));
   const LoopGraph graph = Lower(maker);
   return std::count_if(graph.buffers.begin(), graph.buffers.end(),
                        [](const LoopBuffer& buffer) { return buffer.kind != LoopBuffer::Kind::kInput; });
@@ -169,8 +169,8 @@ size_t BuffersOfSumIntoProduct(absl::string_view target, bool used_again) {
 
 TEST(LowerIndex, ScattersIntoWhatIsOfNoOtherUse) {
   for (const char* target : {"aten.index_put.default", "aten.index_add.default"}) {
-    EXPECT_EQ(BuffersOfSumIntoProduct(target, false), 1u) << target;
-    EXPECT_EQ(BuffersOfSumIntoProduct(target, true), 3u) << target;
+    EXPECT_EQ(BuffersOfSumIntoGemm(target, false), 1u) << target;
+    EXPECT_EQ(BuffersOfSumIntoGemm(target, true), 3u) << target;
   }
 }
 

@@ -108,7 +108,7 @@ TEST(PlanImages, LieAsThePlanWasAskedFor) {
     EXPECT_EQ(wide.calls(), 2u);
     EXPECT_EQ(wide.tunable().convolution().channels_last(), !as_traced);
     EXPECT_EQ(point.calls(), 1u);
-    EXPECT_EQ(point.tunable().product().batch(), as_traced ? 2 : 1);  // of each image, or of all points
+    EXPECT_EQ(point.tunable().gemm().batch(), as_traced ? 2 : 1);  // of each image, or of all points
     EXPECT_EQ(plan.images().others(), 0u);
     EXPECT_EQ(plan.tunables_size(), 2);
   }
@@ -129,8 +129,8 @@ TEST(PlanImages, AreMeasuredInThePrecisionThatTheyRunIn) {
     EXPECT_EQ(plan.tunables_size(), 2);
     // One that becomes a gemm takes the precision of gemms.
     for (const v1::Tunable& tunable : plan.tunables()) {
-      if (tunable.has_product()) {
-        EXPECT_FALSE(tunable.product().tf32());
+      if (tunable.has_gemm()) {
+        EXPECT_FALSE(tunable.gemm().tf32());
       } else {
         EXPECT_EQ(tunable.convolution().tf32(), !without);
       }

@@ -13,7 +13,7 @@ TEST(PlanOf, NamesTheCompilerWhoseCodeIsMeasured) {
   WorkerResult result;
   v1::PlanReply* plan = result.reply.mutable_plan_reply();
   plan->mutable_program()->set_format_version(kProgramFormatVersion);
-  plan->add_tunables()->mutable_product()->set_batch(1);
+  plan->add_tunables()->mutable_gemm()->set_batch(1);
   plan->add_tunables()->mutable_kernel()->set_units(1);
   plan->add_tunables()->mutable_convolution()->set_dtype(v1::F32);
   const absl::StatusOr<v1::PlanReply> named = PlanOf(result, "one");

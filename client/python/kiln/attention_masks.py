@@ -2,7 +2,7 @@
 
 Models of `transformers` build a mask from sizes alone while they are traced (`arange(n) >= 0`, expanded), which they
 leave out when they run eagerly. A mask of that kind keeps attention from being one fused call: torch then writes it
-out as products and a softmax in fp32. What is shown here holds for every size, so that dynamic sizes are no obstacle.
+out as gemms and a softmax in fp32. What is shown here holds for every size, so that dynamic sizes are no obstacle.
 """
 import operator
 from typing import TypeGuard

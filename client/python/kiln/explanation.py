@@ -99,21 +99,21 @@ def _when_again(record: FallbackRecord) -> str:
 def _tuning_lines(tuning: TuningRecord | None) -> list[str]:
     if tuning is None:
         return []
-    products, convolutions = tuning["products"], tuning["convolutions"]
-    lines = [f"  measured {len(products)} matrix products{' on ' if tuning['gpu'] else ''}{tuning['gpu']}, "
-             f"{sum(product['changed'] for product in products)} run by another algorithm than cuBLASLt's first, "
-             f"{sum(bool(product['kernel']) for product in products)} of them by a native kernel"]
+    gemms, convolutions = tuning["gemms"], tuning["convolutions"]
+    lines = [f"  measured {len(gemms)} gemms{' on ' if tuning['gpu'] else ''}{tuning['gpu']}, "
+             f"{sum(gemm['changed'] for gemm in gemms)} run by another algorithm than cuBLASLt's first, "
+             f"{sum(bool(gemm['kernel']) for gemm in gemms)} of them by a native kernel"]
     if convolutions:
         lines.append(f"  and {len(convolutions)} convolutions, {sum(one['changed'] for one in convolutions)} run by "
                      "another plan than cuDNN's first")
     if tuning["without"]:
         lines.append(f"  not measured: {tuning['without']}")
-    for product in products:
-        if product["changed"]:
-            batch, rows, depth, columns = product["sizes"]
+    for gemm in gemms:
+        if gemm["changed"]:
+            batch, rows, depth, columns = gemm["sizes"]
             lines.append(f"    {f'{batch}×' if batch > 1 else ''}{rows}×{depth}×{columns}: "
-                         f"{product['default_microseconds']:.1f} µs, now {product['microseconds']:.1f} µs"
-                         f"{f' by a native kernel ({kernel})' if (kernel := product['kernel']) else ''}")
+                         f"{gemm['default_microseconds']:.1f} µs, now {gemm['microseconds']:.1f} µs"
+                         f"{f' by a native kernel ({kernel})' if (kernel := gemm['kernel']) else ''}")
     for one in convolutions:
         if one["changed"]:
             sizes = " by ".join("×".join(map(str, one[name])) for name in ("input", "weight"))

@@ -8,7 +8,7 @@ its operands, it is said in smaller operators here, so that the cut can save the
   the normalisation's own gradient does
 - log-softmax is a function of its input, often a result of the model, and of two numbers a row
 - max pooling's gradient needs positions, which fit into few bits, and of its input only the shape
-- what a product on the CPU reads, a GELU, a gate, a normalised row times its weight, dropped attention, is
+- what a gemm on the CPU reads, a GELU, a gate, a normalised row times its weight, dropped attention, is
   rematerialised from operands that gradients need anyway: the partitioner would save both
 
 Everything else is left to the compiler. The graph's results are the same up to rounding; an operator whose facts do
@@ -47,7 +47,7 @@ def rewrite(module: fx.GraphModule) -> None:
 
 
 def names() -> tuple[str, ...]:
-    return tuple(str(op) for op in (*_REWRITES, *_PRODUCTS))
+    return tuple(str(op) for op in (*_REWRITES, *_GEMMS))
 
 
 def copy_written_inputs(forward: fx.GraphModule, result_count: int, pinned: Set[str]) -> None:
@@ -234,16 +234,16 @@ def _max_pool_gradient(emit: _Emitter, node: fx.Node) -> None:
 
 
 def _rematerialise_operands(graph: fx.Graph, pinned: Set[fx.Node]) -> None:
-    """What a product reads and little computes from what gradients need anyway is rematerialised in the backward: the
-    partitioner would save it, too, since the gradient of the product reads it from memory."""
+    """What a gemm reads and little computes from what gradients need anyway is rematerialised in the backward: the
+    partitioner would save it, too, since the gradient of the gemm reads it from memory."""
     backward: set[fx.Node] = set()
     for node in graph.nodes:
         tangent = node.op == "placeholder" and "tangents" in name_of(node)
         if tangent or not backward.isdisjoint(node.all_input_nodes):
             backward.add(node)
-    for op in _PRODUCTS:
-        for product in graph.find_nodes(op="call_function", target=op):
-            for operand in product.all_input_nodes:
+    for op in _GEMMS:
+        for gemm in graph.find_nodes(op="call_function", target=op):
+            for operand in gemm.all_input_nodes:
                 while operand.target in _VIEWS:
                     operand = args_of(operand)[0]
                 if operand not in pinned:
@@ -252,7 +252,7 @@ def _rematerialise_operands(graph: fx.Graph, pinned: Set[fx.Node]) -> None:
 
 def _rematerialise(operand: fx.Node, backward: Set[fx.Node]) -> None:
     result = _value(operand)
-    if not isinstance(result, torch.Tensor) or result.device.type != "cpu" or _bytes(result) < _PRODUCT_BYTES_MIN:
+    if not isinstance(result, torch.Tensor) or result.device.type != "cpu" or _bytes(result) < _GEMM_BYTES_MIN:
         return
     if operand.target is operator.getitem and args_of(operand)[0].target is aten.native_dropout.default:
         operand = _dropped(operand)
@@ -298,13 +298,13 @@ def _bytes(value: torch.Tensor) -> int:
     return count * value.element_size()
 
 
-_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
+_GEMMS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 _REMATERIALISED = (aten.gelu.default, aten.silu.default, aten.mul.Tensor)
 _VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.permute.default, aten.t.default,
           aten.transpose.int, aten.unsqueeze.default, aten.squeeze.dim)
 
 # The backward writes it once more, beside gradients that read the same operands.
-_PRODUCT_BYTES_MIN = 1 << 20
+_GEMM_BYTES_MIN = 1 << 20
 
 _NORMALISED = "kiln_normalised"  # in a node's meta: the result of a batch normalisation, rewritten
 

@@ -21,7 +21,7 @@ class MeasuredRecord(TypedDict):
     lost: int  # candidates that could not be measured
 
 
-class ProductRecord(MeasuredRecord):
+class GemmRecord(MeasuredRecord):
     sizes: tuple[int, int, int, int]  # batch, rows, depth, columns
     kernel: str  # of kiln's own; "": the library's
 
@@ -52,7 +52,7 @@ class ImagesRecord(TypedDict):
 class TuningRecord(TypedDict, total=False):
     without: str  # why not all was measured
     gpu: str
-    products: list[ProductRecord]
+    gemms: list[GemmRecord]
     convolutions: list[ConvolutionRecord]
     kernels: list[ScheduleRecord]
     images: ImagesRecord

@@ -22,7 +22,7 @@ def stats() -> dict[str, Any]:
     reason (`seconds` of the `of_seconds` that the graphs took in which they are), `autograd_cache_bypasses` graphs that
     torch's cache can't keep for what such a call holds, `cuda_graphs` graphs given to torch's trees of
     CUDA graphs, `not_measured` programs of max-autotune that it could not measure (all of), `tuned_plans` kinds of
-    products and convolutions that run as measured, `left_out` optimizations of a graph that failed and were left out,
+    gemms and convolutions that run as measured, `left_out` optimizations of a graph that failed and were left out,
     `fallbacks` graphs that run as torch would run them, by reason, `retried` those of them that are compiled by now, as
     the service came to answer, `seconds` by phase: `load` is from asking for a program until it can be called, `lookup`
     and `fetch` in it, without connecting and compiling.

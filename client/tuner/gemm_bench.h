@@ -1,4 +1,4 @@
-// A matrix product as a tunable, with cuBLASLt's algorithms for candidates, and kernels of our own that the
+// A gemm as a tunable, with cuBLASLt's algorithms for candidates, and kernels of our own that the
 // request brings.
 //
 // The default agrees with sums in double on the CPU at sampled elements; a candidate's result agrees with the
@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/runtime/cublas_lt_gemms.h"
-#include "client/runtime/tuned_products.h"
+#include "client/runtime/tuned_gemms.h"
 #include "client/tuner/bench.h"
 #include "client/tuner/gpu.h"
 #include "client/tuner/operand.h"
@@ -20,11 +20,10 @@
 
 namespace kiln::tuner {
 
-class ProductBench : public Bench {
+class GemmBench : public Bench {
  public:
-  // Fills the operands. `gpu` and `products` outlive it.
-  static absl::StatusOr<std::unique_ptr<Bench>> Create(const v1::MatrixProduct& product, Gpu& gpu,
-                                                       runtime::MatrixProducts& products);
+  // Fills the operands. `gpu` and `gemms` outlive it.
+  static absl::StatusOr<std::unique_ptr<Bench>> Create(const v1::Gemm& gemm, Gpu& gpu, runtime::Gemms& gemms);
 
   absl::StatusOr<v1::Candidates> List() override;
 
@@ -35,21 +34,21 @@ class ProductBench : public Bench {
   absl::Status CheckIntact() const override;
 
  private:
-  ProductBench(Gpu& gpu, runtime::MatrixProducts& products) : Bench(gpu), products_(products) {}
-  absl::Status Allocate(const v1::MatrixProduct& description);
+  GemmBench(Gpu& gpu, runtime::Gemms& gemms) : Bench(gpu), gemms_(gemms) {}
+  absl::Status Allocate(const v1::Gemm& description);
   // After it was written over other bytes.
   absl::StatusOr<std::string> ResultOf(bool candidate);
   absl::Status CheckDefault() const;
   double Activated(double sum) const;
   double Tolerance(double magnitude) const;
 
-  runtime::MatrixProducts& products_;
-  runtime::Product product_;
+  runtime::Gemms& gemms_;
+  runtime::Gemm gemm_;
   runtime::CallContext call_;
   std::optional<Operand> a_, b_, c_, d_, bias_;
   std::optional<GpuBuffer> workspace_;
-  using Way = runtime::TunedProducts::Choice;
-  v1::MatrixProduct description_;
+  using Way = runtime::TunedGemms::Choice;
+  v1::Gemm description_;
   Way default_, chosen_;
   std::string reference_;  // the default's result
 };

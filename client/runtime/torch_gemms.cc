@@ -1,4 +1,4 @@
-#include "client/runtime/torch_products.h"
+#include "client/runtime/torch_gemms.h"
 
 #include <array>
 #include <cstddef>
@@ -14,7 +14,7 @@
 namespace kiln::runtime {
 namespace {
 
-// Of products in one piece, where a second launch costs the CPU more than the pieces save the GPU.
+// Of gemms in one piece, where a second launch costs the CPU more than the pieces save the GPU.
 constexpr int64_t kUnsplitSumMax = 1024;
 
 using Names = ConvolutionArguments;
@@ -74,11 +74,11 @@ bool MatrixOf(const TensorMemory& tensor, int64_t batch, Matrix* matrix) {
 
 }  // namespace
 
-// What settles a product but for its addresses is found out once where nothing else changes.
-class TorchProducts::Call : public MemoryCall {
+// What settles a gemm but for its addresses is found out once where nothing else changes.
+class TorchGemms::Call : public MemoryCall {
  public:
-  Call(TorchProducts& products, const GemmForm& form, bool fixed)
-      : products_(products),
+  Call(TorchGemms& gemms, const GemmForm& form, bool fixed)
+      : gemms_(gemms),
         form_(form),
         convolution_(form.target == Op::kConvolution),
         fixed_(fixed),
@@ -87,17 +87,17 @@ class TorchProducts::Call : public MemoryCall {
   bool Run(const CallArguments& arguments, const MemoryResults& results, CallContext& context) override {
     if (!fixed_ || !settled_.has_value()) settled_ = Settle(arguments, results);
     if (!*settled_) return false;
-    product_.a.data = arguments.values[a_].memory.data;
-    product_.b.data = arguments.values[b_].memory.data;
-    if (adds_) (bias_ ? product_.bias : product_.c.data) = arguments.values[c_].memory.data;
+    gemm_.a.data = arguments.values[a_].memory.data;
+    gemm_.b.data = arguments.values[b_].memory.data;
+    if (adds_) (bias_ ? gemm_.bias : gemm_.c.data) = arguments.values[c_].memory.data;
     if (!results.into) return Make(results, context);
-    product_.d.data = results.declared[0].data;
+    gemm_.d.data = results.declared[0].data;
     return Multiply(context);
   }
 
  private:
   bool Settle(const CallArguments& a, const MemoryResults& results) {
-    product_ = {};
+    gemm_ = {};
     adds_ = bias_ = false;
     if (results.declared.size() != 1 || results.declared[0].dtype == v1::DTYPE_UNSPECIFIED) return false;
     const TensorMemory *first = Get(a, form_.a, &a_), *second = Get(a, form_.b, &b_),
@@ -108,7 +108,7 @@ class TorchProducts::Call : public MemoryCall {
              (!results.into || IsMade(results.declared[0]));
     }
     if (!results.into || (third == nullptr) != form_.c.empty()) return false;
-    return SettleProduct(*first, *second, results.declared[0]) &&
+    return SettleGemm(*first, *second, results.declared[0]) &&
            (third == nullptr || SettleSum(a, *third, results.declared[0]));
   }
 
@@ -120,31 +120,31 @@ class TorchProducts::Call : public MemoryCall {
   }
 
   bool MatrixOf(const TensorMemory& tensor, const TensorMemory& like, Matrix* matrix) const {
-    return runtime::MatrixOf(tensor, like.sizes.size() == 3 ? product_.batch : 0, matrix);
+    return runtime::MatrixOf(tensor, like.sizes.size() == 3 ? gemm_.batch : 0, matrix);
   }
 
-  bool SettleProduct(const TensorMemory& a, const TensorMemory& b, const TensorMemory& d) {
-    product_.dtype = d.dtype;
-    product_.batch = d.sizes.size() == 3 ? d.sizes[0] : 1;
-    if (a.dtype != d.dtype || b.dtype != d.dtype || product_.batch == 0) return false;
-    return MatrixOf(a, d, &product_.a) && MatrixOf(b, d, &product_.b) && MatrixOf(d, d, &product_.d);
+  bool SettleGemm(const TensorMemory& a, const TensorMemory& b, const TensorMemory& d) {
+    gemm_.dtype = d.dtype;
+    gemm_.batch = d.sizes.size() == 3 ? d.sizes[0] : 1;
+    if (a.dtype != d.dtype || b.dtype != d.dtype || gemm_.batch == 0) return false;
+    return MatrixOf(a, d, &gemm_.a) && MatrixOf(b, d, &gemm_.b) && MatrixOf(d, d, &gemm_.d);
   }
 
   // c may be one row for all of d's, which is a bias.
   bool SettleSum(const CallArguments& arguments, const TensorMemory& c, const TensorMemory& d) {
     const double beta = Real(arguments, "beta", 1);
-    product_.alpha = Real(arguments, "alpha", 1);
-    product_.activation = ActivationOf(arguments);
+    gemm_.alpha = Real(arguments, "alpha", 1);
+    gemm_.activation = ActivationOf(arguments);
     adds_ = beta != 0;
     if (!adds_) return true;
     if (c.dtype != d.dtype) return false;
     bias_ = c.sizes.size() == 1;
     if (bias_) {
       const int64_t size = c.sizes[0];
-      return beta == 1 && size == product_.d.columns && (size <= 1 || c.strides[0] == 1);
+      return beta == 1 && size == gemm_.d.columns && (size <= 1 || c.strides[0] == 1);
     }
-    product_.beta = beta;
-    return MatrixOf(c, d, &product_.c);
+    gemm_.beta = beta;
+    return MatrixOf(c, d, &gemm_.c);
   }
 
   // What torch calls GELU here is the one by tanh on a GPU.
@@ -160,11 +160,11 @@ class TorchProducts::Call : public MemoryCall {
     if (input.dtype != weight.dtype || !IsOfPoints(a, images, weights)) return false;
     const std::optional<Conv1x1Gemm> gemm = Conv1x1AsGemm(images, weights);
     if (!gemm.has_value() || !PointsLieEvenly(images, gemm->channels_last)) return false;
-    product_.dtype = input.dtype;
-    product_.batch = gemm->batch;
-    product_.a = WithoutMemory(gemm->a);
-    product_.b = WithoutMemory(gemm->b);
-    product_.d = WithoutMemory(gemm->d);
+    gemm_.dtype = input.dtype;
+    gemm_.batch = gemm->batch;
+    gemm_.a = WithoutMemory(gemm->a);
+    gemm_.b = WithoutMemory(gemm->b);
+    gemm_.d = WithoutMemory(gemm->d);
     const int64_t outputs = weights.sizes[0], rows = images.sizes[2], columns = images.sizes[3];
     made_sizes_ = {images.sizes[0], outputs, rows, columns};
     if (gemm->channels_last) {
@@ -186,13 +186,13 @@ class TorchProducts::Call : public MemoryCall {
 
   // Of a convolution.
   bool Make(const MemoryResults& results, CallContext& context) {
-    const auto made = products_.host_.Empty(product_.dtype, made_sizes_, made_strides_);
+    const auto made = gemms_.host_.Empty(gemm_.dtype, made_sizes_, made_strides_);
     if (!made.ok()) return false;
-    const auto data = products_.host_.Data(*made);
-    product_.d.data = data.ok() ? *data : nullptr;
-    const TensorMemory result = {product_.d.data, product_.dtype, made_sizes_, made_strides_};
+    const auto data = gemms_.host_.Data(*made);
+    gemm_.d.data = data.ok() ? *data : nullptr;
+    const TensorMemory result = {gemm_.d.data, gemm_.dtype, made_sizes_, made_strides_};
     if (!data.ok() || !WillWrite(result, context) || !Multiply(context)) {
-      products_.host_.Release(*made);
+      gemms_.host_.Release(*made);
       return false;
     }
     results.made[0] = *made;
@@ -200,35 +200,34 @@ class TorchProducts::Call : public MemoryCall {
   }
 
   bool Multiply(CallContext& context) {
-    const TorchPrecision& precision = products_.precision_;
-    if (product_.dtype == v1::F32) {
+    const TorchPrecision& precision = gemms_.precision_;
+    if (gemm_.dtype == v1::F32) {
       // A convolution that became a gemm, too: the kernels that cuDNN takes for such ones are F32's.
       const std::optional<bool> tf32 = precision.Tf32(/*convolution=*/false, context);
       if (!tf32.has_value()) return false;
-      product_.tf32 = *tf32;
+      gemm_.tf32 = *tf32;
     }
-    const std::optional<bool> reduced = precision.ReducedSums(product_.dtype);
+    const std::optional<bool> reduced = precision.ReducedSums(gemm_.dtype);
     if (!reduced.has_value()) return false;
-    product_.reduced_sums = *reduced;
-    product_.tuned = context.tuned;
-    product_.one_launch = !context.recorded && product_.a.columns <= kUnsplitSumMax;
-    Scratch scratch(products_.host_, context);
-    return products_.products_.Run(
-        product_, context, [&](size_t bytes) { return scratch.Of(bytes); }, &memo_);
+    gemm_.reduced_sums = *reduced;
+    gemm_.tuned = context.tuned;
+    gemm_.one_launch = !context.recorded && gemm_.a.columns <= kUnsplitSumMax;
+    Scratch scratch(gemms_.host_, context);
+    return gemms_.gemms_.Run(gemm_, context, [&](size_t bytes) { return scratch.Of(bytes); }, &memo_);
   }
 
-  TorchProducts& products_;
+  TorchGemms& gemms_;
   const GemmForm& form_;
   const bool convolution_, fixed_;
-  std::optional<bool> settled_;       // whether it is a product
-  bool adds_ = false, bias_ = false;  // one of the arguments to the product; as a bias
+  std::optional<bool> settled_;       // whether it is a gemm
+  bool adds_ = false, bias_ = false;  // one of the arguments to the gemm; as a bias
   size_t a_ = 0, b_ = 0, c_ = 0;      // positions of the operands among the arguments
-  Product product_;                   // with the addresses of the last run
-  MatrixProducts::Memo memo_;
+  Gemm gemm_;                         // with the addresses of the last run
+  Gemms::Memo memo_;
   std::array<int64_t, 4> made_sizes_ = {}, made_strides_ = {};  // of a convolution's result
 };
 
-std::unique_ptr<MemoryCall> TorchProducts::NewCall(const std::string& target, bool fixed) {
+std::unique_ptr<MemoryCall> TorchGemms::NewCall(const std::string& target, bool fixed) {
   const OperatorName name(target);
   if (name == kConvolution.target) return std::make_unique<Call>(*this, kConvolution, fixed);
   const GemmForm* const form = GemmFormOf(name);

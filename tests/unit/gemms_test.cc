@@ -1,4 +1,4 @@
-// Products by cuBLASLt, against a stand-in for the library that multiplies on the CPU as its descriptors say.
+// Gemms by cuBLASLt, against a stand-in for the library that multiplies on the CPU as its descriptors say.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "client/runtime/cublas_lt_gemms.h"
-#include "client/runtime/torch_products.h"
-#include "client/runtime/tuned_products.h"
+#include "client/runtime/torch_gemms.h"
+#include "client/runtime/tuned_gemms.h"
 #include "compiler/artifact/tunables.h"
 #include "tests/unit/cublas_lt_stand_in.h"
 #include "tests/unit/memory_calls.h"
@@ -17,9 +17,9 @@
 namespace kiln::runtime {
 namespace {
 
-class ProductsTest : public MemoryCallsTest {
+class GemmsTest : public MemoryCallsTest {
  protected:
-  ProductsTest() { fake = {}; }
+  GemmsTest() { fake = {}; }
 
   bool Call(const std::string& target, const Tensors& tensors, Tensor* result, bool into = true,
             Rest rest = {}) {
@@ -40,14 +40,14 @@ class ProductsTest : public MemoryCallsTest {
     std::vector<float> x(5000), y(5000);
     float one = 1;
     size_t plans = 0;
-    for (int64_t rows = 10; products_.plan_count() > plans; ++rows) {
-      plans = products_.plan_count();
-      Product product;
-      product.a = {x.data(), rows, 1, 1, 1};
-      product.b = {&one, 1, 1, 1, 1};
-      product.d = {y.data(), rows, 1, 1, 1};
+    for (int64_t rows = 10; gemms_.plan_count() > plans; ++rows) {
+      plans = gemms_.plan_count();
+      Gemm gemm;
+      gemm.a = {x.data(), rows, 1, 1, 1};
+      gemm.b = {&one, 1, 1, 1, 1};
+      gemm.d = {y.data(), rows, 1, 1, 1};
       ASSERT_LT(rows, 5000);
-      ASSERT_TRUE(products_.Run(product, context_, [](size_t) { return nullptr; }));
+      ASSERT_TRUE(gemms_.Run(gemm, context_, [](size_t) { return nullptr; }));
     }
     fake.knows = knew;
   }
@@ -59,11 +59,11 @@ class ProductsTest : public MemoryCallsTest {
     return made;
   }
 
-  MatrixProducts products_{Library()};
-  TorchProducts torch_{host_, Precision(), products_};
+  Gemms gemms_{Library()};
+  TorchGemms torch_{host_, Precision(), gemms_};
 };
 
-TEST_F(ProductsTest, MultipliesEveryLayout) {
+TEST_F(GemmsTest, MultipliesEveryLayout) {
   const std::vector<std::vector<int64_t>> a_strides = {{7, 1}, {1, 5}, {9, 1}, {1, 8}};   // of 5×7
   const std::vector<std::vector<int64_t>> b_strides = {{3, 1}, {1, 7}, {4, 1}, {1, 11}};  // of 7×3
   for (const auto& sa : a_strides) {
@@ -93,7 +93,7 @@ TEST_F(ProductsTest, MultipliesEveryLayout) {
   }
 }
 
-TEST_F(ProductsTest, MultipliesSizesOfOne) {
+TEST_F(GemmsTest, MultipliesSizesOfOne) {
   for (const auto& [m, k, n] :
        std::vector<std::array<int64_t, 3>>{{1, 4, 3}, {3, 1, 2}, {4, 3, 1}, {1, 1, 1}, {1, 5, 1}}) {
     // Strides of sizes of one are anything.
@@ -111,7 +111,7 @@ TEST_F(ProductsTest, MultipliesSizesOfOne) {
   }
 }
 
-TEST_F(ProductsTest, MultipliesBatchesAndAddsAMatrix) {
+TEST_F(GemmsTest, MultipliesBatchesAndAddsAMatrix) {
   const Tensor a = Filled({4, 2, 3}, {6, 3, 1}), b = Filled({4, 3, 5}, {1, 20, 4}),
                c = Filled({4, 2, 5}, {10, 5, 1});
   Tensor d = New({4, 2, 5}, {10, 5, 1});
@@ -133,7 +133,7 @@ TEST_F(ProductsTest, MultipliesBatchesAndAddsAMatrix) {
   }
 }
 
-TEST_F(ProductsTest, PlansEachKindOnce) {
+TEST_F(GemmsTest, PlansEachKindOnce) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), wide = Filled({4, 6}, {12, 1});
   Tensor d = New({4, 8}, {8, 1});
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d));
@@ -141,10 +141,10 @@ TEST_F(ProductsTest, PlansEachKindOnce) {
   EXPECT_EQ(fake.launched, 3);
   ASSERT_TRUE(Call("aten.mm.default", {{"self", wide}, {"mat2", b}}, &d));
   EXPECT_EQ(fake.asked, 2);
-  EXPECT_EQ(products_.plan_count(), 2u);
+  EXPECT_EQ(gemms_.plan_count(), 2u);
 }
 
-TEST_F(ProductsTest, RemembersThePlanOfItsStep) {
+TEST_F(GemmsTest, RemembersThePlanOfItsStep) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), longer = Filled({5, 6}, {6, 1});
   Tensor d = New({4, 8}, {8, 1}), e = New({5, 8}, {8, 1});
   const std::unique_ptr<MemoryCall> fixed = torch_.NewCall("aten.mm.default", true),
@@ -172,7 +172,7 @@ TEST_F(ProductsTest, RemembersThePlanOfItsStep) {
   EXPECT_TRUE(Run(*changing, tensors, &d));
 }
 
-TEST_F(ProductsTest, AStepOfFixedSizesFollowsAllElse) {
+TEST_F(GemmsTest, AStepOfFixedSizesFollowsAllElse) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), first = Filled({8}, {1});
   const Tensor second = Filled({8}, {1}), c = Filled({4, 6}, {6, 1});
   Tensor d = New({4, 8}, {8, 1}), e = New({4, 8}, {8, 1});
@@ -217,13 +217,13 @@ TEST_F(ProductsTest, AStepOfFixedSizesFollowsAllElse) {
   float sum = At(first, {3});
   for (int64_t k = 0; k < 6; ++k) sum += At(room, {1 + 12 + k}) * At(b, {k, 3});
   EXPECT_EQ(At(d, {2, 3}), sum);
-  // What is no product stays none.
+  // What is no gemm stays none.
   const std::unique_ptr<MemoryCall> none = torch_.NewCall("aten.mm.default", true);
   for (int i = 0; i < 2; ++i) EXPECT_FALSE(Run(*none, {{"self", a}, {"mat2", b}}, &d, /*into=*/false));
   EXPECT_EQ(torch_.NewCall("aten.relu.default", true), nullptr);
 }
 
-TEST_F(ProductsTest, KeepsABiasOfEachCall) {
+TEST_F(GemmsTest, KeepsABiasOfEachCall) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
   const Tensor first = Filled({8}, {1}), second = Filled({8}, {1});
   Tensor d = New({4, 8}, {8, 1}), e = New({4, 8}, {8, 1});
@@ -232,7 +232,7 @@ TEST_F(ProductsTest, KeepsABiasOfEachCall) {
   for (int64_t j = 0; j < 8; ++j) EXPECT_EQ(At(d, {2, j}) - At(e, {2, j}), At(first, {j}) - At(second, {j}));
 }
 
-TEST_F(ProductsTest, ActivatesWhatItAdded) {
+TEST_F(GemmsTest, ActivatesWhatItAdded) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), bias = Filled({8}, {1}),
                c = Filled({4, 8}, {8, 1}), unused = Filled({8}, {2});
   Tensor plain = New({4, 8}, {8, 1}), d = New({4, 8}, {8, 1});
@@ -260,10 +260,10 @@ TEST_F(ProductsTest, ActivatesWhatItAdded) {
       EXPECT_TRUE(changed);
     }
   }
-  EXPECT_EQ(products_.plan_count(), 9u);  // each activation a kind of its own
+  EXPECT_EQ(gemms_.plan_count(), 9u);  // each activation a kind of its own
 }
 
-TEST_F(ProductsTest, SplitsSumsWithABiasToo) {
+TEST_F(GemmsTest, SplitsSumsWithABiasToo) {
   const Tensor b = Filled({6, 8}, {8, 1}), first = Filled({8}, {1});
   context_.recorded = true;
   fake.splits = 3;  // the plain algorithm splits: it is used where it takes a bias
@@ -279,7 +279,7 @@ TEST_F(ProductsTest, SplitsSumsWithABiasToo) {
   EXPECT_EQ(fake.asked, asked + 2);
 }
 
-TEST_F(ProductsTest, FollowsTorchsPrecisionAtEachCall) {
+TEST_F(GemmsTest, FollowsTorchsPrecisionAtEachCall) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
   Tensor d = New({4, 8}, {8, 1});
   const auto multiply = [&] { return Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d); };
@@ -296,7 +296,7 @@ TEST_F(ProductsTest, FollowsTorchsPrecisionAtEachCall) {
   EXPECT_FALSE(multiply());
 }
 
-TEST_F(ProductsTest, FollowsTorchsSumsOfNarrowTypes) {
+TEST_F(GemmsTest, FollowsTorchsSumsOfNarrowTypes) {
   const TorchPrecision precision = Precision();
   EXPECT_EQ(precision.ReducedSums(v1::BF16), true);
   settings.sums = 1;
@@ -307,7 +307,7 @@ TEST_F(ProductsTest, FollowsTorchsSumsOfNarrowTypes) {
   EXPECT_EQ(TorchPrecision().Tf32(false), std::nullopt);
 }
 
-TEST_F(ProductsTest, SplitsShortSumsOnlyWhereALaunchIsPaidOnce) {
+TEST_F(GemmsTest, SplitsShortSumsOnlyWhereALaunchIsPaidOnce) {
   fake.splits = 3;
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), bias = Filled({8}, {1});
   Tensor d = New({4, 8}, {8, 1});
@@ -325,7 +325,7 @@ TEST_F(ProductsTest, SplitsShortSumsOnlyWhereALaunchIsPaidOnce) {
   EXPECT_EQ(fake.last_reductions, CublasLt::kReduceAnyhow);
 }
 
-TEST_F(ProductsTest, KeepsALittleWorkspaceFromCallToCall) {
+TEST_F(GemmsTest, KeepsALittleWorkspaceFromCallToCall) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), c = Filled({6, 9}, {9, 1});
   Tensor d = New({4, 8}, {8, 1}), e = New({4, 9}, {9, 1});
   const int64_t before = host_.live();
@@ -343,11 +343,11 @@ TEST_F(ProductsTest, KeepsALittleWorkspaceFromCallToCall) {
 }
 
 // What max-autotune measured, from the plan of a program to the call that runs.
-class TunedProductsTest : public ProductsTest {
+class TunedGemmsTest : public GemmsTest {
  protected:
   static constexpr uint64_t kBest = 99;
 
-  // Every product of the program measured, and `kBest` found for it.
+  // Every gemm of the program measured, and `kBest` found for it.
   void Tune(uint64_t version = kVersion, int32_t splits = 1) {
     v1::Tuning tuning;
     tuning.mutable_gpu()->set_cublas_lt_version(version);
@@ -360,7 +360,7 @@ class TunedProductsTest : public ProductsTest {
       *record->mutable_winner()->mutable_algorithm() = Describe(best);
     }
     ASSERT_GT(tuning.measurements_size(), 0);
-    tuned_ = *TunedProducts::Create(tuning, {});
+    tuned_ = *TunedGemms::Create(tuning, {});
     context_.tuned = tuned_.get();
   }
   bool Runs(const std::string& target, const Tensors& tensors, Tensor d) {
@@ -369,10 +369,10 @@ class TunedProductsTest : public ProductsTest {
     return fake.last_algorithm == kBest;
   }
 
-  std::shared_ptr<const TunedProducts> tuned_;
+  std::shared_ptr<const TunedGemms> tuned_;
 };
 
-TEST_F(TunedProductsTest, WhatWasMeasuredRuns) {
+TEST_F(TunedGemmsTest, WhatWasMeasuredRuns) {
   numerics_.set_float32_matmul_precision("highest");
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {1, 6}), c = Filled({4, 8}, {8, 1}),
                bias = Filled({8}, {1}), other = Filled({5, 6}, {6, 1});
@@ -387,11 +387,11 @@ TEST_F(TunedProductsTest, WhatWasMeasuredRuns) {
       {"aten.baddbmm.default", {{"self", d3}, {"batch1", a3}, {"batch2", b3}}, d3}};
   for (const auto& [target, tensors, result] : calls) AddCall(target, tensors, {result});
   Tune();
-  const uint64_t before = MatrixProducts::TunedPlans();
+  const uint64_t before = Gemms::TunedPlans();
   for (const auto& [target, tensors, result] : calls) EXPECT_TRUE(Runs(target, tensors, result)) << target;
-  EXPECT_EQ(MatrixProducts::TunedPlans(), before + calls.size());
+  EXPECT_EQ(Gemms::TunedPlans(), before + calls.size());
   EXPECT_FALSE(Runs("aten.mm.default", {{"self", other}, {"mat2", b}}, e));  // not measured
-  settings.matmul_tf32 = true;                                               // another product
+  settings.matmul_tf32 = true;                                               // another gemm
   context_.tf32 = {};
   EXPECT_FALSE(Runs("aten.mm.default", {{"self", a}, {"mat2", b}}, d));
   settings.matmul_tf32 = false;
@@ -400,7 +400,7 @@ TEST_F(TunedProductsTest, WhatWasMeasuredRuns) {
   EXPECT_FALSE(Runs("aten.mm.default", {{"self", a}, {"mat2", b}}, d));
 }
 
-TEST_F(TunedProductsTest, AConvolutionOfOnePointIsAProduct) {
+TEST_F(TunedGemmsTest, AConvolutionOfOnePointIsAGemm) {
   numerics_.set_float32_matmul_precision("highest");
   const Tensor w = Filled({5, 3, 1, 1}, {3, 1, 1, 1});
   for (const bool channels_last : {false, true}) {
@@ -420,17 +420,17 @@ TEST_F(TunedProductsTest, AConvolutionOfOnePointIsAProduct) {
   }
 }
 
-TEST_F(TunedProductsTest, WhatTakesMostOfTheProgramComesFirst) {
+TEST_F(TunedGemmsTest, WhatTakesMostOfTheProgramComesFirst) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), wide = Filled({6, 12}, {12, 1});
   const Tensor d = New({4, 8}, {8, 1}), e = New({4, 12}, {12, 1});
   AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, {d});
   AddCall("aten.mm.default", {{"self", a}, {"mat2", wide}}, {e});
-  EXPECT_EQ(TunablesOf(program_, numerics_)[0].product().d().columns(), 12);
+  EXPECT_EQ(TunablesOf(program_, numerics_)[0].gemm().d().columns(), 12);
   AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, {d});
-  EXPECT_EQ(TunablesOf(program_, numerics_)[0].product().d().columns(), 8);  // twice
+  EXPECT_EQ(TunablesOf(program_, numerics_)[0].gemm().d().columns(), 8);  // twice
 }
 
-TEST_F(TunedProductsTest, NothingRunsThatTheLibraryRefuses) {
+TEST_F(TunedGemmsTest, NothingRunsThatTheLibraryRefuses) {
   numerics_.set_float32_matmul_precision("highest");
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
   Tensor d = New({4, 8}, {8, 1});
@@ -438,15 +438,15 @@ TEST_F(TunedProductsTest, NothingRunsThatTheLibraryRefuses) {
   AddCall("aten.mm.default", tensors, {d});
   Tune(kVersion + 1);  // another library's
   EXPECT_FALSE(Runs("aten.mm.default", tensors, d));
-  MatrixProducts again{Library()};
+  Gemms again{Library()};
   fake.takes_any = false;
   Tune();
-  TorchProducts torch(host_, Precision(), again);
+  TorchGemms torch(host_, Precision(), again);
   EXPECT_TRUE(Run(*torch.NewCall("aten.mm.default", /*fixed=*/true), tensors, &d));
   EXPECT_NE(fake.last_algorithm, kBest);
 }
 
-TEST_F(TunedProductsTest, SplitsOnlyWhereALaunchIsPaidOnce) {
+TEST_F(TunedGemmsTest, SplitsOnlyWhereALaunchIsPaidOnce) {
   numerics_.set_float32_matmul_precision("highest");
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
   Tensor d = New({4, 8}, {8, 1});
@@ -457,7 +457,7 @@ TEST_F(TunedProductsTest, SplitsOnlyWhereALaunchIsPaidOnce) {
   EXPECT_TRUE(Runs("aten.mm.default", {{"self", a}, {"mat2", b}}, d));
 }
 
-TEST_F(TunedProductsTest, SizesThatChangeAreNotMeasured) {
+TEST_F(TunedGemmsTest, SizesThatChangeAreNotMeasured) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
   AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, {New({4, 8}, {8, 1})});
   EXPECT_EQ(TunablesOf(program_, numerics_).size(), 1u);
@@ -468,7 +468,7 @@ TEST_F(TunedProductsTest, SizesThatChangeAreNotMeasured) {
   EXPECT_EQ(TunablesOf(program_, numerics_).size(), 0u);
 }
 
-TEST_F(TunedProductsTest, EachActivationIsMeasured) {
+TEST_F(TunedGemmsTest, EachActivationIsMeasured) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), bias = Filled({8}, {1});
   const Tensors tensors = {{"self", bias}, {"mat1", a}, {"mat2", b}};
   const Tensor d = New({4, 8}, {8, 1});
@@ -481,47 +481,47 @@ TEST_F(TunedProductsTest, EachActivationIsMeasured) {
   }
   std::vector<v1::Activation> activations;
   for (const v1::Tunable& tunable : TunablesOf(program_, numerics_)) {
-    const v1::MatrixProduct& product = tunable.product();
-    activations.push_back(product.activation());
-    EXPECT_EQ(Describe(ProductOf(product)).SerializeAsString(), product.SerializeAsString());
+    const v1::Gemm& gemm = tunable.gemm();
+    activations.push_back(gemm.activation());
+    EXPECT_EQ(Describe(GemmOf(gemm)).SerializeAsString(), gemm.SerializeAsString());
   }
   EXPECT_EQ(activations, (std::vector<v1::Activation>{v1::ACTIVATION_NONE, v1::ACTIVATION_RELU,
                                                       v1::ACTIVATION_GELU_TANH}));
 }
 
-TEST_F(TunedProductsTest, RefusesWhatIsNoAlgorithm) {
+TEST_F(TunedGemmsTest, RefusesWhatIsNoAlgorithm) {
   v1::Tuning tuning;
-  EXPECT_EQ(*TunedProducts::Create(tuning, {}), nullptr);
+  EXPECT_EQ(*TunedGemms::Create(tuning, {}), nullptr);
   v1::Measurement* measured = tuning.add_measurements();
-  measured->mutable_tunable()->mutable_product();
+  measured->mutable_tunable()->mutable_gemm();
   measured->mutable_winner()->mutable_algorithm()->set_data("short");
-  EXPECT_EQ(TunedProducts::Create(tuning, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(TunedGemms::Create(tuning, {}).status().code(), absl::StatusCode::kInvalidArgument);
   measured->mutable_winner()->mutable_native()->mutable_object()->set_digest("gone");
-  EXPECT_EQ(TunedProducts::Create(tuning, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(TunedGemms::Create(tuning, {}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(ProductsTest, OffersEachAlgorithmOnceAndTheDefaultFirst) {
+TEST_F(GemmsTest, OffersEachAlgorithmOnceAndTheDefaultFirst) {
   float memory[64] = {};
-  Product product;
-  product.a = {memory, 4, 4, 4, 1, 0};
-  product.b = product.d = product.a;
+  Gemm gemm;
+  gemm.a = {memory, 4, 4, 4, 1, 0};
+  gemm.b = gemm.d = gemm.a;
   const auto names = [&] {
     std::vector<uint64_t> found;
-    for (const CublasLt::Heuristic& one : products_.Algorithms(product, context_, 8)) {
+    for (const CublasLt::Heuristic& one : gemms_.Algorithms(gemm, context_, 8)) {
       found.push_back(one.algorithm.data[1]);
     }
     return found;
   };
   EXPECT_EQ(names(), (std::vector<uint64_t>{0, 11, 12}));
-  product.bias = memory;
+  gemm.bias = memory;
   EXPECT_EQ(names(), (std::vector<uint64_t>{0, 41, 42, 11, 12}));
-  fake.takes_bias = false;  // those of the plain product
+  fake.takes_bias = false;  // those of the plain gemm
   EXPECT_EQ(names(), (std::vector<uint64_t>{0, 41, 42}));
   fake.knows = false;
   EXPECT_TRUE(names().empty());
 }
 
-TEST_F(ProductsTest, LeavesTheRestToTorch) {
+TEST_F(GemmsTest, LeavesTheRestToTorch) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), bias = Filled({8}, {1}),
                one = Filled({1}, {1});
   Tensor d = New({4, 8}, {8, 1});
@@ -537,7 +537,7 @@ TEST_F(ProductsTest, LeavesTheRestToTorch) {
   EXPECT_EQ(fake.launched, 0);
 }
 
-TEST_F(ProductsTest, ConvolvesWithOnePoint) {
+TEST_F(GemmsTest, ConvolvesWithOnePoint) {
   const int64_t n = 2, c = 3, h = 4, w = 5, o = 6;
   for (const bool channels_last : {false, true}) {
     const Tensor x = channels_last ? Filled({n, c, h, w}, {c * h * w, 1, w * c, c})
@@ -585,15 +585,15 @@ TEST_F(ProductsTest, ConvolvesWithOnePoint) {
       Call("aten.convolution.default", {{"input", apart}, {"weight", weight}}, &y, false, Window(1, 0, 1)));
 }
 
-TEST(MatrixProductsTest, GivesBackWhatItMade) {
+TEST(CublasLtGemms, GivesBackWhatItMade) {
   fake = {};
   {
-    MatrixProducts products{Library()};
+    Gemms gemms{Library()};
     float a[4] = {1, 2, 3, 4}, d[4];
-    Product product;
-    product.a = product.b = {a, 2, 2, 2, 1};
-    product.d = {d, 2, 2, 2, 1};
-    ASSERT_TRUE(products.Run(product, CallContext(), [](size_t) { return nullptr; }));
+    Gemm gemm;
+    gemm.a = gemm.b = {a, 2, 2, 2, 1};
+    gemm.d = {d, 2, 2, 2, 1};
+    ASSERT_TRUE(gemms.Run(gemm, CallContext(), [](size_t) { return nullptr; }));
     EXPECT_EQ(d[3], 22);
     EXPECT_GT(fake.live, 0);
   }

@@ -1,10 +1,10 @@
-"""Matrix products of float32 on this CPU: ATen's library (MKL) and oneDNN, in turn; prints a Markdown table.
+"""Gemms of float32 on this CPU: ATen's library (MKL) and oneDNN, in turn; prints a Markdown table.
 
 That is what compiler/passes/gemm_to_onednn goes by: oneDNN is taken on CPUs with AVX-512 that are not Intel's, from
 the sizes on where it wins. Gflop/s, medians; `turned`: the weights lie as a linear layer has them (a row for each
-column of the product).
+column of the gemm).
 
-  tests/bench/products.py [--rounds 15] [--rows 2,16,64,512,2048]
+  tests/bench/gemms.py [--rounds 15] [--rows 2,16,64,512,2048]
 """
 import argparse
 import statistics

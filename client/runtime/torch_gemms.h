@@ -1,9 +1,9 @@
-// torch's operators that are matrix products as they stand (those gemms of compiler/library's table that fill
+// torch's operators that are gemms as they stand (those gemms of compiler/library's table that fill
 // memory they are given, and 1×1 convolutions), by cuBLASLt.
 //
-// A call that is no such product (another dtype, a layout without a unit stride, a broadcast that is no bias,
+// A call that is no such gemm (another dtype, a layout without a unit stride, a broadcast that is no bias,
 // precision settings it can't follow) is not done, and left to ATen. Threads: any number at once. The host
-// and the products outlive it.
+// and the gemms outlive it.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@
 
 namespace kiln::runtime {
 
-class TorchProducts {
+class TorchGemms {
  public:
-  TorchProducts(Host& host, const TorchPrecision& precision, MatrixProducts& products)
-      : host_(host), precision_(precision), products_(products) {}
+  TorchGemms(Host& host, const TorchPrecision& precision, Gemms& gemms)
+      : host_(host), precision_(precision), gemms_(gemms) {}
 
   // As Host::NewMemoryCall; it outlives the calls.
   std::unique_ptr<MemoryCall> NewCall(const std::string& target, bool fixed);
@@ -28,7 +28,7 @@ class TorchProducts {
 
   Host& host_;
   const TorchPrecision precision_;
-  MatrixProducts& products_;
+  Gemms& gemms_;
 };
 
 }  // namespace kiln::runtime

@@ -1,4 +1,4 @@
-#include "client/tuner/product_bench.h"
+#include "client/tuner/gemm_bench.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/runtime/tuned_products.h"
+#include "client/runtime/tuned_gemms.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::tuner {
@@ -41,68 +41,67 @@ bool Sensible(const Matrix& matrix, int64_t batch) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Bench>> ProductBench::Create(const v1::MatrixProduct& product, Gpu& gpu,
-                                                            runtime::MatrixProducts& products) {
-  std::unique_ptr<ProductBench> bench(new ProductBench(gpu, products));
-  KILN_RETURN_IF_ERROR(bench->Allocate(product));
+absl::StatusOr<std::unique_ptr<Bench>> GemmBench::Create(const v1::Gemm& gemm, Gpu& gpu,
+                                                         runtime::Gemms& gemms) {
+  std::unique_ptr<GemmBench> bench(new GemmBench(gpu, gemms));
+  KILN_RETURN_IF_ERROR(bench->Allocate(gemm));
   return bench;
 }
 
-absl::Status ProductBench::Allocate(const v1::MatrixProduct& description) {
+absl::Status GemmBench::Allocate(const v1::Gemm& description) {
   description_ = description;
-  product_ = runtime::ProductOf(description);
-  if (!IsMeasuredType(product_.dtype)) return absl::InvalidArgumentError("a product of no measured type");
-  if (!v1::Activation_IsValid(product_.activation))
-    return absl::InvalidArgumentError("a product with an unknown activation");
-  const bool has_c = product_.c.data != nullptr, has_bias = product_.bias != nullptr;
-  for (const Matrix* matrix : {&product_.a, &product_.b, &product_.d, has_c ? &product_.c : &product_.d}) {
-    if (!Sensible(*matrix, product_.batch))
-      return absl::InvalidArgumentError("a product of no sensible size");
+  gemm_ = runtime::GemmOf(description);
+  if (!IsMeasuredType(gemm_.dtype)) return absl::InvalidArgumentError("a gemm of no measured type");
+  if (!v1::Activation_IsValid(gemm_.activation))
+    return absl::InvalidArgumentError("a gemm with an unknown activation");
+  const bool has_c = gemm_.c.data != nullptr, has_bias = gemm_.bias != nullptr;
+  for (const Matrix* matrix : {&gemm_.a, &gemm_.b, &gemm_.d, has_c ? &gemm_.c : &gemm_.d}) {
+    if (!Sensible(*matrix, gemm_.batch)) return absl::InvalidArgumentError("a gemm of no sensible size");
   }
   call_.device = gpu_.ordinal();
   call_.stream = gpu_.stream();
   call_.recorded = true;  // launches cost nothing, and are not what is measured
   uint64_t seed = 0;
   const auto fill = [&](size_t elements, std::optional<Operand>& operand, void** data) -> absl::Status {
-    KILN_ASSIGN_OR_RETURN(Operand made, Operand::Create(gpu_, product_.dtype, elements, ++seed));
+    KILN_ASSIGN_OR_RETURN(Operand made, Operand::Create(gpu_, gemm_.dtype, elements, ++seed));
     *data = made.data();
     operand.emplace(std::move(made));
     return absl::OkStatus();
   };
-  KILN_RETURN_IF_ERROR(fill(SpanOf(product_.a, product_.batch), a_, &product_.a.data));
-  KILN_RETURN_IF_ERROR(fill(SpanOf(product_.b, product_.batch), b_, &product_.b.data));
-  KILN_RETURN_IF_ERROR(fill(SpanOf(product_.d, product_.batch), d_, &product_.d.data));
-  if (has_c) KILN_RETURN_IF_ERROR(fill(SpanOf(product_.c, product_.batch), c_, &product_.c.data));
-  if (has_bias) KILN_RETURN_IF_ERROR(fill(static_cast<size_t>(product_.d.columns), bias_, &product_.bias));
+  KILN_RETURN_IF_ERROR(fill(SpanOf(gemm_.a, gemm_.batch), a_, &gemm_.a.data));
+  KILN_RETURN_IF_ERROR(fill(SpanOf(gemm_.b, gemm_.batch), b_, &gemm_.b.data));
+  KILN_RETURN_IF_ERROR(fill(SpanOf(gemm_.d, gemm_.batch), d_, &gemm_.d.data));
+  if (has_c) KILN_RETURN_IF_ERROR(fill(SpanOf(gemm_.c, gemm_.batch), c_, &gemm_.c.data));
+  if (has_bias) KILN_RETURN_IF_ERROR(fill(static_cast<size_t>(gemm_.d.columns), bias_, &gemm_.bias));
   KILN_ASSIGN_OR_RETURN(GpuBuffer workspace, gpu_.Allocate(kWorkspaceBytes));
   workspace_.emplace(std::move(workspace));
   return absl::OkStatus();
 }
 
-absl::Status ProductBench::Run(bool candidate) {
+absl::Status GemmBench::Run(bool candidate) {
   const Way& way = candidate ? chosen_ : default_;
-  if (way.native != nullptr) return way.native->Run(product_, call_);
-  const bool done = products_.RunAs(product_, way.algorithm, call_, [&](size_t bytes) -> void* {
+  if (way.native != nullptr) return way.native->Run(gemm_, call_);
+  const bool done = gemms_.RunAs(gemm_, way.algorithm, call_, [&](size_t bytes) -> void* {
     return bytes <= kWorkspaceBytes ? workspace_->data() : nullptr;
   });
   return done ? absl::OkStatus() : absl::FailedPreconditionError("cuBLASLt refused the algorithm");
 }
 
-absl::StatusOr<std::string> ProductBench::ResultOf(bool candidate) {
+absl::StatusOr<std::string> GemmBench::ResultOf(bool candidate) {
   KILN_RETURN_IF_ERROR(d_->Spoil());
   KILN_RETURN_IF_ERROR(Run(candidate));
   return d_->Read();
 }
 
-absl::Status ProductBench::CheckIntact() const {
+absl::Status GemmBench::CheckIntact() const {
   for (const std::optional<Operand>* operand : {&a_, &b_, &c_, &d_, &bias_}) {
     if (operand->has_value()) KILN_RETURN_IF_ERROR((*operand)->buffer().CheckIntact());
   }
   return workspace_->CheckIntact();
 }
 
-double ProductBench::Activated(double sum) const {
-  switch (product_.activation) {
+double GemmBench::Activated(double sum) const {
+  switch (gemm_.activation) {
     case v1::ACTIVATION_RELU: return std::max(sum, 0.0);
     case v1::ACTIVATION_GELU_TANH:
       return sum / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (sum + 0.044715 * sum * sum * sum)));
@@ -110,12 +109,12 @@ double ProductBench::Activated(double sum) const {
   }
 }
 
-double ProductBench::Tolerance(double magnitude) const {
-  return ToleranceOfSum(product_.dtype, product_.tf32, magnitude);
+double GemmBench::Tolerance(double magnitude) const {
+  return ToleranceOfSum(gemm_.dtype, gemm_.tf32, magnitude);
 }
 
-absl::Status ProductBench::CheckDefault() const {
-  const int64_t depth = product_.a.columns;
+absl::Status GemmBench::CheckDefault() const {
+  const int64_t depth = gemm_.a.columns;
   const auto at = [](const Matrix& m, int64_t n, int64_t i, int64_t j) {
     return static_cast<size_t>(n * m.batch_stride + i * m.row_stride + j * m.column_stride);
   };
@@ -124,19 +123,19 @@ absl::Status ProductBench::CheckDefault() const {
       return static_cast<int64_t>(Mix(4 * static_cast<uint64_t>(sample) + what) %
                                   static_cast<uint64_t>(size));
     };
-    const int64_t n = pick(product_.batch, 0), i = pick(product_.d.rows, 1), j = pick(product_.d.columns, 2);
-    const size_t place = d_->PlaceOf(at(product_.d, n, i, j));
+    const int64_t n = pick(gemm_.batch, 0), i = pick(gemm_.d.rows, 1), j = pick(gemm_.d.columns, 2);
+    const size_t place = d_->PlaceOf(at(gemm_.d, n, i, j));
     if (place == std::string::npos) continue;
     double sum = 0, squares = 0;
     for (int64_t k = 0; k < depth; ++k) {
-      const double term = a_->ValueAt(at(product_.a, n, i, k)) * b_->ValueAt(at(product_.b, n, k, j));
+      const double term = a_->ValueAt(at(gemm_.a, n, i, k)) * b_->ValueAt(at(gemm_.b, n, k, j));
       sum += term;
       squares += term * term;
     }
-    if (product_.c.data != nullptr) sum += c_->ValueAt(at(product_.c, n, i, j));
-    if (product_.bias != nullptr) sum += bias_->ValueAt(static_cast<size_t>(j));
+    if (gemm_.c.data != nullptr) sum += c_->ValueAt(at(gemm_.c, n, i, j));
+    if (gemm_.bias != nullptr) sum += bias_->ValueAt(static_cast<size_t>(j));
     sum = Activated(sum);
-    const double got = ValueIn(reference_, place, product_.dtype);
+    const double got = ValueIn(reference_, place, gemm_.dtype);
     if (!(std::abs(got - sum) <= Tolerance(std::sqrt(squares)))) {
       return absl::FailedPreconditionError(
           absl::StrCat("cuBLASLt's own choice gives ", got, " where the sum is ", sum));
@@ -145,9 +144,9 @@ absl::Status ProductBench::CheckDefault() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::Candidates> ProductBench::List() {
-  const std::vector<CublasLt::Heuristic> found = products_.Algorithms(product_, call_, kAlgorithmsMax);
-  if (found.empty()) return absl::UnimplementedError("unsupported: cuBLASLt does not do this product");
+absl::StatusOr<v1::Candidates> GemmBench::List() {
+  const std::vector<CublasLt::Heuristic> found = gemms_.Algorithms(gemm_, call_, kAlgorithmsMax);
+  if (found.empty()) return absl::UnimplementedError("unsupported: cuBLASLt does not do this gemm");
   default_.algorithm = found.front();
   KILN_ASSIGN_OR_RETURN(reference_, ResultOf(/*candidate=*/false));
   KILN_RETURN_IF_ERROR(CheckDefault());
@@ -159,11 +158,11 @@ absl::StatusOr<v1::Candidates> ProductBench::List() {
   return list;
 }
 
-absl::Status ProductBench::Choose(const v1::Candidate& candidate) {
+absl::Status GemmBench::Choose(const v1::Candidate& candidate) {
   if (reference_.empty()) return absl::FailedPreconditionError("a measurement before its list");
   chosen_ = Way();
   if (candidate.has_native()) {
-    KILN_ASSIGN_OR_RETURN(chosen_.native, runtime::NativeProduct::Create(
+    KILN_ASSIGN_OR_RETURN(chosen_.native, runtime::NativeGemm::Create(
                                               candidate.native(), candidate.native().image(), description_));
   } else {
     KILN_ASSIGN_OR_RETURN(chosen_.algorithm, runtime::AlgorithmOf(candidate.algorithm()));
@@ -171,10 +170,10 @@ absl::Status ProductBench::Choose(const v1::Candidate& candidate) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ProductBench::Difference() {
+absl::StatusOr<std::string> GemmBench::Difference() {
   KILN_ASSIGN_OR_RETURN(const std::string result, ResultOf(/*candidate=*/true));
-  const double tolerance = 2 * Tolerance(std::sqrt(static_cast<double>(product_.a.columns)) / 3);
-  return FirstDifference(result, reference_, product_.dtype, tolerance);
+  const double tolerance = 2 * Tolerance(std::sqrt(static_cast<double>(gemm_.a.columns)) / 3);
+  return FirstDifference(result, reference_, gemm_.dtype, tolerance);
 }
 
 }  // namespace kiln::tuner
