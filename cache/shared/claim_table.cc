@@ -90,6 +90,13 @@ void ClaimTable::Told(const Question& question, std::optional<bool> yes, Monoton
   if (over) held_.erase(held);
 }
 
+void ClaimTable::Cut(const Question& question, MonotonicTime now) {
+  const auto found = held_.find(question.id);
+  if (found == held_.end() || found->second.token != question.token) return;
+  found->second.in_doubt = !found->second.ours;
+  found->second.next = now;
+}
+
 bool ClaimTable::Take(Held* held, std::optional<bool> yes, MonotonicTime now) {
   held->deadline = MonotonicTime::max();
   if (held->released) {  // meanwhile; given back at once

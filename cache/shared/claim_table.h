@@ -57,6 +57,8 @@ class ClaimTable {
   std::vector<Question> Due(MonotonicTime now);
   // Nothing: the tier did not answer, whatever it did.
   void Told(const Question& question, std::optional<bool> yes, MonotonicTime now);
+  // The tier was not waited for as long as the question has time: it is asked again, at once.
+  void Cut(const Question& question, MonotonicTime now);
   // When something is due; max: there is nothing.
   MonotonicTime Next() const;
   bool empty() const { return held_.empty(); }

@@ -112,7 +112,8 @@ void TierClaims::Run() {
 
 void TierClaims::Ask(const std::vector<ClaimTable::Question>& due) {
   std::vector<RedisCommand> commands;
-  MonotonicTime deadline = MonotonicAfter(command_limit_);
+  const MonotonicTime longest = MonotonicAfter(command_limit_);
+  MonotonicTime deadline = longest;
   for (const ClaimTable::Question& question : due) {
     commands.push_back(CommandFor(question));
     deadline = std::min(deadline, question.deadline);
@@ -122,6 +123,11 @@ void TierClaims::Ask(const std::vector<ClaimTable::Question>& due) {
       engine_->RunEach(commands, deadline, RedisEngine::Asker::kBackground);
   absl::MutexLock lock(&mutex_);
   for (size_t i = 0; i < due.size(); ++i) {
+    // Who has the least time left ends the wait for all.
+    if (absl::IsDeadlineExceeded(answers[i].status()) && deadline < std::min(longest, due[i].deadline)) {
+      table_.Cut(due[i], MonotonicNow());
+      continue;
+    }
     std::optional<bool> yes;
     if (answers[i].ok() && RedisError(**answers[i]).ok()) yes = IsYes(**answers[i]);
     table_.Told(due[i], yes, MonotonicNow());

@@ -78,6 +78,33 @@ TEST_F(ClaimTableTest, WhoIsNotToldGoesOnAndFindsOutWhetherItIsOurs) {
   EXPECT_EQ(answers_, Answers{Answer::kNobodys}) << "one answer";
 }
 
+TEST_F(ClaimTableTest, WhoseAnswerWasNotWaitedForIsAskedAgain) {
+  const ClaimTable::Question cut = Due();
+  now_ += milliseconds(10);
+  table_.Cut(cut, now_);
+  EXPECT_EQ(answers_, Answers{});
+  const ClaimTable::Question again = Due();
+  EXPECT_EQ(again.kind, Kind::kPutOff) << "it may be ours by now";
+  EXPECT_EQ(again.token, cut.token);
+  EXPECT_EQ(again.deadline, cut.deadline);
+  table_.Told(again, /*yes=*/true, now_);
+  EXPECT_EQ(answers_, Answers{Answer::kOurs});
+  // Given back meanwhile, it is told so.
+  table_.Release(kFlight, now_);
+  table_.Cut(Due(), now_);
+  const ClaimTable::Question back = Due();
+  EXPECT_EQ(back.kind, Kind::kGiveBack);
+  table_.Told(back, /*yes=*/true, now_);
+  EXPECT_TRUE(table_.empty());
+}
+
+TEST_F(ClaimTableTest, WhoIsAskedForAgainHasItsTimeAndNoMore) {
+  table_.Cut(Due(), now_);
+  now_ += milliseconds(50);
+  EXPECT_EQ(Due().kind, Kind::kPutOff) << "whether it is ours is still to be found out";
+  EXPECT_EQ(answers_, Answers{Answer::kNobodys});
+}
+
 TEST_F(ClaimTableTest, WhatMayBeOursIsGivenBack) {
   const ClaimTable::Question lost = Due();
   table_.Told(lost, std::nullopt, now_);
