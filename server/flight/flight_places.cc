@@ -82,7 +82,7 @@ void FlightPlaces::ChargeAsked(Flight& flight, uint64_t asked_bytes) {
 }
 
 void FlightPlaces::Unpack(CallId id, const std::string& tenant, uint64_t bytes) {
-  unpacking_[id] = {tenant, bytes};
+  if (bytes > 0) unpacking_[id] = {tenant, bytes};
 }
 
 void FlightPlaces::ChargeUnpacking(CallId id) {

@@ -65,6 +65,9 @@ void World::CheckRefusal(const SimCaller& caller, const absl::Status& status) {
         weight(keys_of_flights_[flight]) + (places ? 0 : held_bytes_[flight]);
   }
   for (const FlightId flight : waiting) could_give.insert(TenantOf(keys_of_flights_[flight]));
+  for (const SimCaller* unpacked : unpacking_) {
+    if (!places && IsCharged(*unpacked)) held[TenantOf(unpacked->key)] += kUploadBytes;
+  }
   for (const std::string& tenant : could_give) {
     if (held[tenant] > held[TenantOf(caller.key)] + weight(caller.key))
       Fail("a tenant is refused for one that holds more places or bytes");
@@ -103,7 +106,9 @@ void World::CheckSlots() {
 void World::Check() {
   if (!outcome_.violation.empty()) return;
   std::set<FlightId> queued, uploading;
-  for (const SimCaller* caller : active_) {
+  for (SimCaller* caller : active_) {
+    // One that was lost is not told of its end.
+    if (caller->lost && table_->FlightOfCall(caller->id) == 0) caller->cancelled = true;
     CheckCall(*caller);
     const FlightId flight = table_->FlightOfCall(caller->id);
     if (table_->StateOfFlight(flight) == State::kQueued) queued.insert(flight);

@@ -5,10 +5,10 @@
 namespace kiln::sim {
 
 const char* InputName(Input input) {
-  static constexpr const char* kNames[] = {"compile", "debug",      "attach",   "uploaded", "upload-failed",
-                                           "cancel",  "looked",     "progress", "ended",    "advanced",
-                                           "asked",   "compiled",   "refused",  "chore",    "withdraw",
-                                           "stored",  "not-stored", "tick"};
+  static constexpr const char* kNames[] = {"compile",       "debug",    "attach", "unpacks",    "uploaded",
+                                           "upload-failed", "cancel",   "lost",   "looked",     "progress",
+                                           "ended",         "advanced", "asked",  "compiled",   "refused",
+                                           "chore",         "withdraw", "stored", "not-stored", "tick"};
   return kNames[static_cast<int>(input)];
 }
 

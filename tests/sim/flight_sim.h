@@ -19,9 +19,11 @@ enum class Input {
   kCompile,
   kDebug,
   kAttach,
+  kUnpacks,
   kUploaded,
   kUploadFailed,
   kCancel,
+  kLost,
   kLooked,
   kProgress,
   kEnded,
@@ -35,7 +37,7 @@ enum class Input {
   kNotStored,
   kTick,
 };
-inline constexpr int kInputs = 18;
+inline constexpr int kInputs = 20;
 inline constexpr int kStates = 8;
 const char* InputName(Input input);
 

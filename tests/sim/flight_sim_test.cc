@@ -36,7 +36,9 @@ bool CanMeet(Input input, State state) {
     case Input::kDebug:
     case Input::kAttach:
     case Input::kCancel:
+    case Input::kLost:
     // Late ones too: another's upload was faster, or the caller has gone.
+    case Input::kUnpacks:
     case Input::kUploaded:
     case Input::kUploadFailed:
     case Input::kTick: return state != State::kDying;

@@ -64,7 +64,9 @@ void World::CheckStart(FlightId flight, const FlightRequest& request, const Flig
   const std::string key = request.compile_key.substr(0, request.compile_key.find('+'));
   if (request.graph == nullptr || *request.graph != key) Fail("a task starts without its graph");
   const bool wanted = std::any_of(active_.begin(), active_.end(), [&](const SimCaller* caller) {
-    return !caller->ended && !caller->cancelled && caller->deadline > clock_.now &&
+    // For who was lost nobody looks at the clock but the timer.
+    const MonotonicTime until = caller->deadline + (caller->lost ? kTimerLate : milliseconds(0));
+    return !caller->ended && !caller->cancelled && until > clock_.now &&
            table_->FlightOfCall(caller->id) == flight;
   });
   if (!wanted) Fail("a task starts that nobody waits for any more");
@@ -97,8 +99,12 @@ uint64_t World::BytesOfGraphs() const {
   return bytes;
 }
 
+// While its flight waits for uploads, that one's place is theirs.
+bool World::IsCharged(const SimCaller& unpacked) const { return StateOf(unpacked) != State::kUploading; }
+
 uint64_t World::BytesHeld() const {
   uint64_t bytes = BytesOfGraphs();
+  for (const SimCaller* unpacked : unpacking_) bytes += IsCharged(*unpacked) ? kUploadBytes : 0;
   for (const FlightId flight : Placed()) {
     const auto held = held_bytes_.find(flight);
     bytes += held == held_bytes_.end() ? 0 : held->second;

@@ -56,6 +56,7 @@ World::World(uint64_t seed, Fault fault, Coverage* coverage)
   options_.queue_max = 2 + static_cast<size_t>(draw_.Below(12));
   options_.graphs_bytes_max = kBytesMax + static_cast<uint64_t>(draw_.Below(60));
   options_.upload_patience = milliseconds(40);
+  options_.lost_patience = milliseconds(60);
   options_.new_job_id = [this] { return absl::StrCat("job", ++last_job_); };
   table_ = std::make_unique<FlightTable>(options_, &clock_, this, this);
 }
@@ -148,20 +149,36 @@ void World::Arrive(int number) {
   callers_.push_back(caller);
   ++outcome_.requests;
   if (draw_.Chance(25)) {
-    At(draw_.Upto(milliseconds(80)), [this, caller] {
-      if (caller->cancelled) return;
-      const bool was_ended = caller->ended;
-      const FlightId flight = table_->FlightOfCall(caller->id);
-      const State state = flight == 0 ? State::kNone : table_->StateOfFlight(flight);
-      caller->cancelled = true;
-      if (!was_ended && Plant(Fault::kDeafToCancel, 50)) return;
-      Give(Input::kCancel, state, [&] { table_->Cancel(caller->id); });
-    });
+    At(draw_.Upto(milliseconds(80)), [this, caller] { Departs(*caller); });
   }
   if (!jobs_.empty() && draw_.Chance(12)) {
     TryAttach(*caller);
   } else {
     AskForKey(*caller);
+  }
+}
+
+State World::StateOf(const SimCaller& caller) const {
+  return table_->StateOfFlight(table_->FlightOfCall(caller.id));
+}
+
+// It leaves, or its connection breaks.
+void World::Departs(SimCaller& caller) {
+  if (caller.cancelled) return;
+  const State state = StateOf(caller);
+  const bool breaks = draw_.Chance(40), deaf = !caller.ended && Plant(Fault::kDeafToCancel, 50);
+  if (deaf) {
+    caller.cancelled = true;
+  } else if (breaks) {
+    Give(Input::kLost, state, [&] {
+      table_->Cancel(caller.id, FlightTable::Gone::kLost);
+      caller.lost = table_->FlightOfCall(caller.id) != 0;
+      caller.cancelled = !caller.lost;
+      if (caller.lost) caller.deadline = std::min(caller.deadline, clock_.now + options_.lost_patience);
+    });
+  } else {
+    caller.cancelled = true;
+    Give(Input::kCancel, state, [&] { table_->Cancel(caller.id); });
   }
 }
 
@@ -173,11 +190,12 @@ void World::AskForKey(SimCaller& caller) {
   request.compile_key = caller.key;
   request.debug = caller.debug;
   request.bytes.all = BytesOf(caller.key);
-  request.bytes.graph = caller.key.size();
+  request.bytes.graph = kUploadsOfPlaceMax;
   if (Plant(Fault::kSecondFlight, 5)) request.compile_key += "+";
   FlightCall call;
   call.hints = HintsOf(caller.size);
   if (draw_.Chance(20)) call.work_class = Caller::Class::kBackground;
+  call.upload_bytes = kUploadBytes;
   call.deadline = Plant(Fault::kNoDeadline, 20) ? MonotonicTime::max() : caller.deadline;
   call.subscriber = callers_[caller.id - 1];
   active_.push_back(&caller);
@@ -211,22 +229,31 @@ void World::TryAttach(SimCaller& caller) {
 }
 
 void World::Uploads(SimCaller& caller, bool fails) {
-  const FlightId flight = table_->FlightOfCall(caller.id);
-  const State state = flight == 0 ? State::kNone : table_->StateOfFlight(flight);
   if (fails) {
-    Give(Input::kUploadFailed, state,
+    Give(Input::kUploadFailed, StateOf(caller),
          [&] { table_->Uploaded(caller.id, absl::InvalidArgumentError("graph_chunk: no zstd frame")); });
     return;
   }
-  Give(Input::kUploaded, state,
-       [&] { table_->Uploaded(caller.id, std::make_shared<const std::string>(caller.key)); });
+  bool wanted = false;
+  Give(Input::kUnpacks, StateOf(caller), [&] {
+    wanted = table_->Unpacks(caller.id);
+    if (wanted) unpacking_.insert(&caller);
+  });
+  if (!wanted) return;
+  At(draw_.Upto(milliseconds(draw_.Chance(10) ? 60 : 2)), [this, id = caller.id] {
+    const SimCaller& unpacked = *callers_[id - 1];
+    Give(Input::kUploaded, StateOf(unpacked), [&] {
+      unpacking_.erase(&unpacked);
+      table_->Uploaded(id, std::make_shared<const std::string>(unpacked.key));
+    });
+  });
 }
 
 // ---- What callers hear -----------------------------------------------------------------------
 
 void World::Asked(SimCaller& caller, Subscriber::Upload wanted) {
   ++outcome_.events;
-  if (caller.cancelled || caller.ended) Fail("a caller is asked for a graph who is not there");
+  if (caller.lost || caller.cancelled || caller.ended) Fail("a caller is asked for a graph who is not there");
   if (wanted == Subscriber::Upload::kNever) {
     if (caller.told_never) Fail("a caller is told twice to keep its graph");
     caller.told_never = true;
@@ -253,7 +280,8 @@ bool World::IsStored(const std::string& key, const std::string& variant_id) {
 void World::Heard(SimCaller& caller, const v1::CompileEvent& event) {
   ++outcome_.events;
   if (caller.ended) Fail(absl::StrCat("caller ", caller.id, " is told something after its end"));
-  if (caller.cancelled) Fail(absl::StrCat("caller ", caller.id, " is told something after it left"));
+  if (caller.lost || caller.cancelled)
+    Fail(absl::StrCat("caller ", caller.id, " is told something after it left"));
   if (event.has_queued()) {
     jobs_.push_back(absl::StrCat(event.queued().job_id(), " ", caller.key));
     if (jobs_.size() > 6) jobs_.erase(jobs_.begin());
@@ -286,7 +314,8 @@ void World::Heard(SimCaller& caller, const v1::CompileEvent& event) {
 void World::Ended(SimCaller& caller, const absl::Status& status) {
   ++outcome_.events;
   if (caller.ended) Fail(absl::StrCat("caller ", caller.id, " ends twice"));
-  if (caller.cancelled) Fail(absl::StrCat("caller ", caller.id, " is told something after it left"));
+  if (caller.lost || caller.cancelled)
+    Fail(absl::StrCat("caller ", caller.id, " is told something after it left"));
   caller.ended = true;
   if (status.ok() && caller.answers != 1) {
     Fail(absl::StrCat("caller ", caller.id, " got ", caller.answers, " answers"));

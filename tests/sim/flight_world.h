@@ -27,6 +27,8 @@ using std::chrono::milliseconds;
 inline constexpr int kKeys = 14;
 inline constexpr milliseconds kTimerLate(1);
 inline constexpr uint64_t kBytesMax = 7;  // of a request
+inline constexpr uint64_t kUploadBytes = 2;
+inline constexpr uint64_t kUploadsOfPlaceMax = 1000;  // no uploads of a flight take more than its place has
 
 // What a key's graph is like: whether compiling it fails, whether its guards refuse the very sizes.
 enum class Nature { kGood, kGoodToo, kRefused, kContradictory };
@@ -98,12 +100,15 @@ class World final : public Workers, public FlightStore {
   void Arrive(int number);
   void AskForKey(SimCaller& caller);
   void TryAttach(SimCaller& caller);
+  void Departs(SimCaller& caller);
   void Uploads(SimCaller& caller, bool fails);
+  State StateOf(const SimCaller& caller) const;  // of its flight
   void CheckStart(FlightId flight, const FlightRequest& request, const FlightTask& task);
   bool MayBegin() const;
   std::set<FlightId> Placed() const;
   uint64_t BytesOfGraphs() const;
   uint64_t BytesHeld() const;
+  bool IsCharged(const SimCaller& unpacked) const;  // beside flights
   void CheckFirstStart(FlightId flight, const FlightRequest& request);
   void Progresses(FlightId flight);
   void Asks(TaskId tuning, FlightId flight);
@@ -141,6 +146,7 @@ class World final : public Workers, public FlightStore {
   std::set<std::pair<FlightId, uint64_t>> urgent_;  // asked for, and not started
   std::map<FlightId, std::string> storing_;
   std::map<FlightId, uint64_t> held_bytes_;  // as the table should know
+  std::set<const SimCaller*> unpacking_;
   std::set<FlightId> looking_;
   std::map<FlightId, std::string> keys_of_flights_;
   std::map<FlightId, MonotonicTime> last_asked_;  // for an upload
@@ -160,6 +166,7 @@ struct SimCaller final : public Subscriber {
   bool attached = false;
   bool asked = false;
   bool cancelled = false;
+  bool lost = false;  // its connection broke, and the table waits for it
   bool ended = false;
   bool told_never = false;
   int answers = 0;  // programs and refusals
