@@ -24,7 +24,8 @@ packages=(
 )
 case "${1:-}" in
   "") ;;
-  --tests) packages+=(qemu-user-static g++-aarch64-linux-gnu libc6-dev-arm64-cross) ;;  # kernels of AArch64, emulated
+  # kernels of AArch64, emulated; a shell that completes kilnctl's words
+  --tests) packages+=(qemu-user-static g++-aarch64-linux-gnu libc6-dev-arm64-cross zsh) ;;
   --dev) packages+=(clang-22 clang-format-22 clang-tidy-22 libclang-rt-22-dev gdb) ;;
   *) echo "usage: $0 [--tests | --dev]" >&2; exit 2 ;;
 esac
