@@ -25,6 +25,10 @@ absl::Status CheckSchedule(v1::KernelSchedule loops, v1::KernelSchedule schedule
   return absl::InvalidArgumentError("schedule: of other loops than the kernel's");
 }
 
+void NameCompiler(const std::string& compiler, v1::Tunable* tunable) {
+  if (tunable->has_kernel() || tunable->has_gemm()) tunable->set_compiler(compiler);
+}
+
 }  // namespace
 
 v1::Frame PlanFrame(const FlightRequest& asked, bool keep_traced_layout) {
@@ -45,8 +49,11 @@ absl::StatusOr<v1::PlanReply> PlanOf(WorkerResult result, const std::string& com
   KILN_RETURN_IF_ERROR(result.status);  // that of a crash, too
   KILN_RETURN_IF_ERROR(CheckPlan(result.reply.plan_reply()));
   v1::PlanReply plan = std::move(*result.reply.mutable_plan_reply());
-  for (v1::Tunable& tunable : *plan.mutable_tunables()) {
-    if (tunable.has_kernel() || tunable.has_gemm()) tunable.set_compiler(compiler);
+  for (v1::Tunable& tunable : *plan.mutable_tunables()) NameCompiler(compiler, &tunable);
+  // The same ones, by which layouts are weighed: of one key, or they would be measured twice.
+  if (plan.has_images()) {
+    for (v1::ImageConvolutions::Use& use : *plan.mutable_images()->mutable_measured())
+      NameCompiler(compiler, use.mutable_tunable());
   }
   return plan;
 }

@@ -16,11 +16,17 @@ TEST(PlanOf, NamesTheCompilerWhoseCodeIsMeasured) {
   plan->add_tunables()->mutable_gemm()->set_batch(1);
   plan->add_tunables()->mutable_kernel()->set_units(1);
   plan->add_tunables()->mutable_convolution()->set_dtype(v1::F32);
+  for (int i : {0, 2}) *plan->mutable_images()->add_measured()->mutable_tunable() = plan->tunables(i);
   const absl::StatusOr<v1::PlanReply> named = PlanOf(result, "one");
   ASSERT_TRUE(named.ok()) << named.status();
   EXPECT_EQ(named->tunables(0).compiler(), "one");
   EXPECT_EQ(named->tunables(1).compiler(), "one");
   EXPECT_EQ(named->tunables(2).compiler(), "");
+  // What layouts are weighed by has the same keys.
+  for (int i : {0, 1}) {
+    EXPECT_EQ(named->images().measured(i).tunable().SerializeAsString(),
+              named->tunables(2 * i).SerializeAsString());
+  }
   plan->mutable_program()->set_format_version(kProgramFormatVersion + 1);
   EXPECT_FALSE(PlanOf(result, "one").ok());
   result.status = absl::UnavailableError("gone");
