@@ -134,11 +134,16 @@ TEST_F(SharedTierTest, ListsWhatWasWrittenLast) {
   const auto put = [&](const std::string& member, int seconds) {
     redis_->Ask({"ZADD", list, absl::StrCat(seconds), member});
   };
+  const auto record = [](int number) { return TierName(kTierTestNamespace, KeyOf(number), "r"); };
+  v1::RequestRecord told;
+  told.set_namespace_(kTierTestNamespace);
   for (int number : {1, 2, 3}) {
     Write(number);
+    redis_->Ask({"SET", record(number),
+                 SealTierValue(TestSignatures(), RequestRecordId(KeyOf(number)), kTierTestNamespace,
+                               told.SerializeAsString())});
     put(ToHex(KeyOf(number)), 10 * number);
   }
-  const auto record = [](int number) { return TierName(kTierTestNamespace, KeyOf(number), "r"); };
   // Another key's record, a key without one, and what is no key.
   redis_->Ask({"COPY", record(1), record(3), "REPLACE"});
   put(ToHex(KeyOf(4)), 98);
@@ -146,6 +151,7 @@ TEST_F(SharedTierTest, ListsWhatWasWrittenLast) {
   std::vector<std::pair<std::string, int64_t>> seen;
   const auto all = [&](const TierRecords::Record& there) {
     seen.emplace_back(there.compile_key, there.unix_seconds);
+    EXPECT_EQ(there.record.namespace_(), kTierTestNamespace);
     return true;
   };
   ASSERT_TRUE(tier_->records()->EachLatest(kTierTestNamespace, all).ok());
