@@ -140,6 +140,8 @@ def _schedule_lines(kernels: Sequence[ScheduleRecord]) -> list[str]:
              f"{sum(kernel['changed'] for kernel in kernels)} run by one of them"]
     for kernel in kernels:
         if kernel["changed"]:
-            lines.append(f"    {kernel['name']}, {kernel['schedule']} instead of {kernel['schedules'][0]}: "
+            # A daemon of another build may have listed them in a form of its own.
+            instead = f" instead of {kernel['schedules'][0]}" if kernel["schedules"] else ""
+            lines.append(f"    {kernel['name']}, {kernel['schedule']}{instead}: "
                          f"{kernel['default_microseconds']:.1f} µs, now {kernel['microseconds']:.1f} µs")
     return lines
