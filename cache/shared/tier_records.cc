@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/algorithm/container.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cache/shared/tier_value.h"
@@ -29,12 +26,12 @@ std::vector<TierRecords::Record> Listed(const redisReply& reply) {
   for (size_t i = 0; i + 1 < reply.elements; i += 2) {
     TierRecords::Record record;
     double seconds = 0;
-    const absl::string_view hex = RedisString(*reply.element[i]);
-    if (hex.size() != 2 * kDigestBytes || !absl::c_all_of(hex, absl::ascii_isxdigit) ||
+    absl::StatusOr<std::string> key = FromHex(RedisString(*reply.element[i]));
+    if (!key.ok() || key->size() != kDigestBytes ||
         !absl::SimpleAtod(RedisString(*reply.element[i + 1]), &seconds)) {
       continue;
     }
-    record.compile_key = absl::HexStringToBytes(hex);
+    record.compile_key = *std::move(key);
     record.unix_seconds = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e12));
     listed.push_back(std::move(record));
   }

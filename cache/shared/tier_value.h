@@ -6,7 +6,7 @@
 //   kiln:1:NS:{TUNING KEY}:t          tuning record                 :b  those barred, see tier_tuning.h
 //   kiln:1:NS:{COMPILE KEY}:g:GANG    what a gang is served         :x  how many crashed over it
 //   kiln:1:NS:{COMPILE KEY}:c         claim
-//   kiln:1:NS:{"records"}:l           sorted set of CompileKeys that have a request record, tier_records.h
+//   kiln:1:NS:{records}:l             sorted set of CompileKeys that have a request record, tier_records.h
 //   kiln:1:NS:{w:KIND}:…              what is to be measured on a kind of device, see tier_work.h
 //   kiln:1:NS:{"daemons"}:d           set of ids                    :d:ID  a daemon's record, tier_members.h
 //   kiln:1:NS:{DIGEST}:o:SIZE:INDEX   an object's packed bytes, in chunks of kTierChunkBytes

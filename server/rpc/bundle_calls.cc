@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
-#include "server/flight/refusals.h"
 #include "server/rpc/bundle_service.h"
 #include "server/rpc/request_limits.h"
 
@@ -117,9 +116,7 @@ void ImportCall::Go(bool more) {
     // First: who is told may come again at once.
     if (spool_ != nullptr) fclose(std::exchange(spool_, nullptr));
     share_.reset();
-    if (const auto pushback = PushbackOf(status); pushback.has_value())
-      context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(pushback->count()));
-    Finish(ToGrpc(status));
+    Finish(EndOfCall(status, context_));
   }
 }
 

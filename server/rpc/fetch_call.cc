@@ -7,7 +7,6 @@
 #include "compiler/support/limits.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
-#include "server/flight/refusals.h"
 #include "server/rpc/request_limits.h"
 #include "server/rpc/shared_bytes.h"
 
@@ -98,11 +97,7 @@ absl::StatusOr<EntryValue> FetchCall::Next() {
                        [&] { return coordinator_->ReadObject(request_, digest); });
 }
 
-void FetchCall::End(const absl::Status& status) {
-  if (const auto pushback = PushbackOf(status); pushback.has_value())
-    context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(pushback->count()));
-  Finish(ToGrpc(status));
-}
+void FetchCall::End(const absl::Status& status) { Finish(EndOfCall(status, context_)); }
 
 void FetchCall::RefuseLater(const absl::Status& status) {
   const absl::Duration passed = absl::FromChrono(MonotonicNow() - came_);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 
-#include "server/flight/refusals.h"
 #include "server/rpc/request_limits.h"
 #include "server/rpc/shared_bytes.h"
 
@@ -57,10 +56,7 @@ void FlightStream::SendNext() {
     transport_->Send(&sending_);
   } else if (end_.has_value()) {
     finished_ = true;
-    if (const auto pushback = PushbackOf(*end_); pushback.has_value()) {
-      context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(pushback->count()));
-    }
-    transport_->Finish(ToGrpc(*end_));
+    transport_->Finish(EndOfCall(*end_, context_));
   }
 }
 

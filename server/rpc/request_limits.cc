@@ -6,6 +6,7 @@
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
+#include "server/flight/refusals.h"
 
 namespace kiln {
 namespace {
@@ -93,6 +94,12 @@ absl::Status CheckHeader(const v1::CompileHeader& header, uint64_t graph_bytes_m
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+grpc::Status EndOfCall(const absl::Status& status, grpc::ServerContextBase* context) {
+  if (const auto pushback = PushbackOf(status); pushback.has_value())
+    context->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(pushback->count()));
+  return ToGrpc(status);
 }
 
 }  // namespace kiln

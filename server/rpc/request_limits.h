@@ -46,5 +46,7 @@ absl::Status CheckHeader(const v1::CompileHeader& header, uint64_t graph_bytes_m
 
 // Same numbers, same meaning.
 grpc::Status ToGrpc(const absl::Status& status);
+// The end of a call: its trailing metadata says when to come again, where the status does (`PushbackOf`).
+grpc::Status EndOfCall(const absl::Status& status, grpc::ServerContextBase* context);
 
 }  // namespace kiln

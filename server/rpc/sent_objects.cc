@@ -19,12 +19,13 @@ constexpr absl::Duration kComeAgain = absl::Seconds(1);
 }  // namespace
 
 struct SentObjects::Object {
-  Object(std::shared_ptr<Budget> of, std::string named) : budget(std::move(of)), name(std::move(named)) {}
+  Object(std::shared_ptr<Budget> of, std::string named, Share of_budget)
+      : budget(std::move(of)), name(std::move(named)), share(std::move(of_budget)) {}
   ~Object();
 
   const std::shared_ptr<Budget> budget;
   const std::string name;  // among the budget's
-  Share share;             // const once others see it
+  const Share share;       // until the last copy ends
   absl::Mutex mutex;       // held by who reads it; the others need it too
   EntryValue value ABSL_GUARDED_BY(mutex);
 };
@@ -40,18 +41,14 @@ class SentObjects::Budget : public std::enable_shared_from_this<Budget> {
 
   absl::StatusOr<std::shared_ptr<Object>> Find(const std::string& tenant, const std::string& digest,
                                                uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
+    std::string name = absl::StrCat(digest, tenant);
     absl::MutexLock lock(&mutex_);
-    std::weak_ptr<Object>& sent = objects_[absl::StrCat(digest, tenant)];
-    std::shared_ptr<Object> object = sent.lock();
-    if (object != nullptr) return object;
-    absl::StatusOr<Share> share = ReserveLocked(tenant, bytes);
-    if (!share.ok()) {
-      objects_.erase(absl::StrCat(digest, tenant));
-      return share.status();
+    if (const auto sent = objects_.find(name); sent != objects_.end()) {
+      if (std::shared_ptr<Object> object = sent->second.lock(); object != nullptr) return object;
     }
-    object = std::make_shared<Object>(shared_from_this(), absl::StrCat(digest, tenant));
-    object->share = *std::move(share);
-    sent = object;
+    KILN_ASSIGN_OR_RETURN(Share share, ReserveLocked(tenant, bytes));
+    auto object = std::make_shared<Object>(shared_from_this(), std::move(name), std::move(share));
+    objects_[object->name] = object;
     return object;
   }
 
