@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/base/casts.h"
+#include "compiler/passes/library_nodes.h"
 
 namespace kiln {
 namespace {
@@ -65,6 +66,7 @@ Graph CallsOf(const v1::Program& program) {
   for (const v1::Step& step : program.steps()) {
     if (step.has_call()) graph.nodes.push_back(NodeOf(step.call(), graph));
   }
+  MakeLibraryNodes(graph);
   return graph;
 }
 

@@ -1,5 +1,5 @@
-// A program's library calls as nodes of a graph again, so that what describes nodes (compiler/library)
-// describes calls too.
+// A program's library calls as nodes of a graph again, gemms and attention as those of compiler/library,
+// which describes them.
 //
 // Threads: pure functions. Errors: none; what is not there or not fixed has no value.
 #pragma once

@@ -1,6 +1,12 @@
 #include "compiler/library/attention.h"
 
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
 #include "compiler/graph/arguments.h"
+#include "compiler/graph/dtypes.h"
 #include "compiler/library/form_of.h"
 
 namespace kiln {
@@ -18,6 +24,18 @@ constexpr AttentionForm kForms[] = {
     {.target = Op::kScaledDotProductAttentionMathForMps, .bias = "attn_mask"},
 };
 
+// Names of arguments that are kiln's, not ATen's.
+constexpr char kBias[] = "bias", kKernel[] = "kernel";
+
+const AttentionForm* KernelOf(const GraphNode& node) {
+  const Argument* argument = node.Find(kKernel);
+  const auto* kernel = argument == nullptr ? nullptr : std::get_if<StringArg>(argument);
+  if (kernel == nullptr) return nullptr;
+  const AttentionForm* const form = AttentionFormOf(kernel->value);
+  const Op target = form != nullptr && form->gradients ? Op::kAttentionBackward : Op::kAttention;
+  return form != nullptr && node.target == target ? form : nullptr;
+}
+
 }  // namespace
 
 absl::Span<const AttentionForm> AttentionForms() { return kForms; }
@@ -27,15 +45,19 @@ const AttentionForm* AttentionFormOf(const OperatorName& target) {
 }
 
 std::optional<Attention> AttentionOf(const Graph& graph, const GraphNode& node) {
-  const AttentionForm* const form = AttentionFormOf(node.target);
+  if (node.target != Op::kAttention && node.target != Op::kAttentionBackward) return std::nullopt;
+  const AttentionForm* const form = KernelOf(node);
   if (form == nullptr) return std::nullopt;
   Attention attention{.form = form,
                       .query = TensorOf(node, "query"),
                       .key = TensorOf(node, "key"),
                       .value = TensorOf(node, "value"),
-                      .bias = form->bias.empty() ? kNoValue : TensorOf(node, form->bias)};
+                      .bias = TensorOf(node, kBias)};
   if (attention.query == kNoValue || attention.key == kNoValue || attention.value == kNoValue)
     return std::nullopt;
+  for (const ValueId operand : {attention.query, attention.key, attention.value}) {
+    if (IsComplex(graph.type(operand).dtype)) return std::nullopt;
+  }
   if (const Argument* scale = node.Find("scale"); scale != nullptr) {
     attention.default_scale = false;
     attention.scale = NumberOf(graph, scale);
@@ -61,6 +83,29 @@ bool IsOfHeads(const Graph& graph, const Attention& attention, v1::DType dtype) 
 
 bool IsPlain(const Attention& attention) {
   return !attention.form->gradients && !attention.keeps_sums && !attention.causal && attention.dropout == 0;
+}
+
+std::optional<GraphNode> AttentionNodeOf(const Graph& graph, const GraphNode& node) {
+  const AttentionForm* const form = AttentionFormOf(node.target);
+  if (form == nullptr) return std::nullopt;
+  GraphNode made = node;
+  made.target = form->gradients ? Op::kAttentionBackward : Op::kAttention;
+  for (auto& [name, argument] : made.args) {
+    if (!form->bias.empty() && name == form->bias) name = kBias;
+  }
+  made.args.emplace_back(kKernel, StringArg{std::string(NameOf(form->target))});
+  if (!AttentionOf(graph, made)) return std::nullopt;
+  return made;
+}
+
+GraphNode AttentionCallOf(const Attention& attention, const GraphNode& node) {
+  GraphNode call = node;
+  call.target = attention.form->target;
+  std::erase_if(call.args, [](const auto& argument) { return argument.first == kKernel; });
+  for (auto& [name, argument] : call.args) {
+    if (name == kBias) name = std::string(attention.form->bias);
+  }
+  return call;
 }
 
 }  // namespace kiln

@@ -1,6 +1,9 @@
 #include "compiler/library/gemm.h"
 
+#include <algorithm>
+
 #include "compiler/graph/arguments.h"
+#include "compiler/graph/dtypes.h"
 #include "compiler/graph/expr_eval.h"
 #include "compiler/library/form_of.h"
 
@@ -13,9 +16,14 @@ constexpr GemmForm kForms[] = {
     {.target = Op::kAddmmActivation, .a = "mat1", .b = "mat2", .c = "self", .gelu = "use_gelu"},
     {.target = Op::kBmm, .a = "self", .b = "mat2", .c = "", .batched = true},
     {.target = Op::kBaddbmm, .a = "batch1", .b = "batch2", .c = "self", .batched = true},
-    {.target = Op::kIntMm, .a = "self", .b = "mat2", .c = "", .into_results = false},
+    {.target = Op::kIntMm, .a = "self", .b = "mat2", .c = "", .into_results = false, .integers = true},
     {.target = kOnednnGemm, .a = "X", .b = "W", .c = "B", .onednn = true, .into_results = false},
 };
+
+// Names of kiln.gemm's arguments and their words.
+constexpr char kA[] = "a", kB[] = "b", kC[] = "c", kBeta[] = "beta", kAlpha[] = "alpha",
+               kActivation[] = "activation", kRelu[] = "relu", kGeluTanh[] = "gelu_tanh",
+               kLibrary[] = "library", kOnednn[] = "onednn";
 
 // A factor that is not given is 1.
 std::optional<double> FactorOf(const Graph& graph, const GraphNode& node, absl::string_view name) {
@@ -23,9 +31,40 @@ std::optional<double> FactorOf(const Graph& graph, const GraphNode& node, absl::
   return argument == nullptr ? 1 : NumberOf(graph, argument);
 }
 
-Gemm::Activation ActivationOf(const GraphNode& node, const GemmForm& form) {
-  if (form.gelu.empty()) return Gemm::Activation::kNone;
-  return FlagOf(node, form.gelu) ? Gemm::Activation::kGeluTanh : Gemm::Activation::kRelu;
+// Empty where the argument is not there or is no word.
+absl::string_view WordOf(const GraphNode& node, absl::string_view name) {
+  const Argument* argument = node.Find(name);
+  const auto* word = argument == nullptr ? nullptr : std::get_if<StringArg>(argument);
+  return word == nullptr ? absl::string_view() : absl::string_view(word->value);
+}
+
+Gemm::Activation ActivationOf(const GraphNode& node) {
+  const absl::string_view word = WordOf(node, kActivation);
+  if (word == kRelu) return Gemm::Activation::kRelu;
+  return word == kGeluTanh ? Gemm::Activation::kGeluTanh : Gemm::Activation::kNone;
+}
+
+// The form that computes what the operands and words of a node say; nullptr where none does.
+const GemmForm* FormFor(const Graph& graph, const GraphNode& node, const Gemm& gemm) {
+  const bool batched = graph.type(gemm.d).rank() == 3, onednn = WordOf(node, kLibrary) == kOnednn;
+  const bool adds = gemm.c != kNoValue, activates = gemm.activation != Gemm::Activation::kNone;
+  const bool integers = graph.type(gemm.a).dtype == v1::I8 && graph.type(gemm.d).dtype == v1::I32;
+  const auto* found = std::find_if(std::begin(kForms), std::end(kForms), [&](const GemmForm& form) {
+    if (form.batched != batched || form.onednn != onednn || form.integers != integers) return false;
+    return onednn ? !activates : form.c.empty() != adds && form.gelu.empty() != activates;
+  });
+  return found == std::end(kForms) ? nullptr : found;
+}
+
+bool IsArgumentOf(const GemmForm& form, absl::string_view name) {
+  if (name == form.a || name == form.b) return true;
+  if (form.onednn) return name == form.c || name == "attr" || name == "scalars" || name == "algorithm";
+  if (form.c.empty()) return false;
+  return name == form.c || name == kBeta || name == kAlpha || (!form.gelu.empty() && name == form.gelu);
+}
+
+std::pair<std::string, Argument> Operand(absl::string_view name, ValueId value) {
+  return {std::string(name), value == kNoValue ? Argument(NoneArg{}) : TensorArg{value}};
 }
 
 }  // namespace
@@ -35,26 +74,25 @@ absl::Span<const GemmForm> GemmForms() { return kForms; }
 const GemmForm* GemmFormOf(const OperatorName& target) { return FormOf<GemmForm>(kForms, target); }
 
 std::optional<Gemm> GemmOf(const Graph& graph, const GraphNode& node) {
-  const GemmForm* const form = GemmFormOf(node.target);
-  if (form == nullptr || node.results.size() != 1 || node.results[0] == kNoValue) return std::nullopt;
-  Gemm gemm{.form = form,
-            .a = TensorOf(node, form->a),
-            .b = TensorOf(node, form->b),
-            .d = node.results[0],
-            .c = form->c.empty() ? kNoValue : TensorOf(node, form->c)};
+  if (node.target != Op::kGemm || node.results.size() != 1 || node.results[0] == kNoValue)
+    return std::nullopt;
+  Gemm gemm{.a = TensorOf(node, kA), .b = TensorOf(node, kB), .d = node.results[0], .c = TensorOf(node, kC)};
   if (gemm.a == kNoValue || gemm.b == kNoValue) return std::nullopt;
-  if (gemm.c == kNoValue && !form->c.empty() && !form->onednn) return std::nullopt;
   const TensorType &a = graph.type(gemm.a), &b = graph.type(gemm.b), &d = graph.type(gemm.d);
-  const size_t first = form->batched ? 1 : 0;
+  if (d.rank() != 2 && d.rank() != 3) return std::nullopt;
   for (const TensorType* type : {&a, &b, &d}) {
-    if (type->rank() != first + 2 || type->strides.size() != type->rank()) return std::nullopt;
+    if (type->rank() != d.rank() || type->strides.size() != type->rank() || IsComplex(type->dtype))
+      return std::nullopt;
   }
-  gemm.alpha = FactorOf(graph, node, "alpha");
-  gemm.beta = FactorOf(graph, node, "beta");
-  gemm.activation = ActivationOf(node, *form);
+  gemm.alpha = FactorOf(graph, node, kAlpha);
+  gemm.beta = FactorOf(graph, node, kBeta);
+  gemm.activation = ActivationOf(node);
+  gemm.form = FormFor(graph, node, gemm);
+  if (gemm.form == nullptr) return std::nullopt;
+  const size_t first = d.rank() - 2;
   gemm.rows = a.sizes[first];
-  gemm.columns = b.sizes[form->onednn ? 0 : first + 1];
-  gemm.summed = b.sizes[form->onednn ? 1 : first];
+  gemm.columns = b.sizes[gemm.form->onednn ? 0 : first + 1];
+  gemm.summed = b.sizes[gemm.form->onednn ? 1 : first];
   return gemm;
 }
 
@@ -88,31 +126,69 @@ std::optional<double> Multiplications(const Graph& graph, const Gemm& gemm) {
   return multiplications;
 }
 
-Arguments GemmArguments(Op target, const GemmOperands& operands) {
-  const GemmForm& form = *GemmFormOf(target);
-  const auto argument = [](absl::string_view name, ValueId value) {
-    return std::pair<std::string, Argument>(name, value == kNoValue ? Argument(NoneArg{}) : TensorArg{value});
-  };
-  if (form.onednn) {
-    return {argument(form.a, operands.a), argument(form.b, operands.b), argument(form.c, operands.c),
-            {"attr", StringArg{"none"}},  {"scalars", FloatListArg{}},  {"algorithm", StringArg{""}}};
-  }
-  Arguments args;
-  if (!form.c.empty()) args.push_back(argument(form.c, operands.c));
-  args.push_back(argument(form.a, operands.a));
-  args.push_back(argument(form.b, operands.b));
+Arguments GemmArguments(const GemmOperands& operands) {
+  Arguments args = {Operand(kA, operands.a), Operand(kB, operands.b)};
+  if (operands.c != kNoValue) args.push_back(Operand(kC, operands.c));
   return args;
 }
 
 Arguments WithOperands(const GraphNode& node, const GemmOperands& operands) {
-  const GemmForm& form = *GemmFormOf(node.target);
-  Arguments args = node.args;
-  for (auto& [name, argument] : args) {
-    if (name == form.a) argument = TensorArg{operands.a};
-    if (name == form.b) argument = TensorArg{operands.b};
-    if (name == form.c) argument = TensorArg{operands.c};
+  Arguments args = GemmArguments(operands);
+  for (const auto& [name, argument] : node.args) {
+    if (name != kA && name != kB && name != kC) args.emplace_back(name, argument);
   }
   return args;
+}
+
+void SetActivation(GraphNode& node, Gemm::Activation activation) {
+  if (activation == Gemm::Activation::kNone) return;
+  node.args.emplace_back(kActivation, StringArg{activation == Gemm::Activation::kRelu ? kRelu : kGeluTanh});
+}
+
+void SetOnednn(GraphNode& node) { node.args.emplace_back(kLibrary, StringArg{kOnednn}); }
+
+std::optional<GraphNode> GemmNodeOf(const Graph& graph, const GraphNode& node) {
+  const GemmForm* const form = GemmFormOf(node.target);
+  if (form == nullptr) return std::nullopt;
+  GraphNode made{.target = Op::kGemm, .args = {}, .results = node.results, .origin = node.origin};
+  made.args = GemmArguments({.a = TensorOf(node, form->a),
+                             .b = TensorOf(node, form->b),
+                             .c = form->c.empty() ? kNoValue : TensorOf(node, form->c)});
+  for (const auto& [name, argument] : node.args) {
+    if (!IsArgumentOf(*form, name)) return std::nullopt;
+    if (name == kBeta || name == kAlpha) made.args.emplace_back(name, argument);
+  }
+  if (!form->gelu.empty()) {
+    SetActivation(made, FlagOf(node, form->gelu) ? Gemm::Activation::kGeluTanh : Gemm::Activation::kRelu);
+  }
+  if (form->onednn) {
+    if (const absl::string_view attr = WordOf(node, "attr"); !attr.empty() && attr != "none")
+      return std::nullopt;
+    SetOnednn(made);
+  }
+  const std::optional<Gemm> gemm = GemmOf(graph, made);
+  if (!gemm || gemm->form != form) return std::nullopt;
+  return made;
+}
+
+GraphNode GemmCallOf(const Gemm& gemm, const GraphNode& node) {
+  const GemmForm& form = *gemm.form;
+  GraphNode call{.target = form.target, .args = {}, .results = node.results, .origin = node.origin};
+  if (form.onednn) {
+    call.args = {Operand(form.a, gemm.a),     Operand(form.b, gemm.b),     Operand(form.c, gemm.c),
+                 {"attr", StringArg{"none"}}, {"scalars", FloatListArg{}}, {"algorithm", StringArg{""}}};
+    return call;
+  }
+  if (!form.c.empty()) call.args.push_back(Operand(form.c, gemm.c));
+  call.args.push_back(Operand(form.a, gemm.a));
+  call.args.push_back(Operand(form.b, gemm.b));
+  for (const auto& [name, argument] : node.args) {
+    if (name == kBeta || name == kAlpha) call.args.emplace_back(name, argument);
+  }
+  if (!form.gelu.empty()) {
+    call.args.emplace_back(form.gelu, BoolArg{gemm.activation == Gemm::Activation::kGeluTanh});
+  }
+  return call;
 }
 
 }  // namespace kiln

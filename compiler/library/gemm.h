@@ -1,13 +1,18 @@
-// A gemm: d = activation(alpha a b + beta c), in one description, whichever operator it is written as.
+// A gemm: d = activation(alpha a b + beta c). In a graph it is a node of its own, kiln.gemm, whichever
+// operator it was written as: passes/library_nodes makes the nodes once, so that no other pass sees an
+// operator of ATen's.
 //
-// The operators that are gemms, and how they name their operands, are one table (GemmForms): GemmOf reads a
-// node by it, GemmArguments writes one, lowering calls them, and a program's calls are read by it too: by
-// what describes them for measuring, and by the runtime that makes them. Passes look at the description,
-// never at names and positions of arguments.
+//   kiln.gemm(a, b, c?, beta?, alpha?, activation?: "relu" | "gelu_tanh", library?: "onednn") -> d
 //
-// Pure functions. Errors: none. A node that is no gemm, lacks an operand, or whose operands are not matrices
-// (batches of them, where the operator takes batches) has no description: it stays the call that it is.
-// Whether sizes agree is not asked here.
+// Left out are c where nothing is added, factors of 1, an activation where there is none, the library where
+// it is ATen's. All three operands are matrices, or batches of them. GemmOf reads a node: where an operand is
+// rewritten, so is what it says. Outside of graphs a gemm is a call of an operator. Those, and how they name
+// their operands, are one table (GemmForms), by which a call becomes a node (GemmNodeOf) and lowering makes a
+// call of a node (GemmCallOf); the runtime reads a program's calls by it.
+//
+// Pure functions. Errors: none. What is no gemm, lacks an operand, has one that is no matrix, is of complex
+// numbers or says what no form says is no such node, and stays the call that it is. Whether sizes agree is
+// not asked here.
 #pragma once
 
 #include <optional>
@@ -27,6 +32,7 @@ struct GemmForm {
   bool batched = false;       // all three are batches of matrices
   bool onednn = false;        // an operator of oneDNN's: b has a row for each column, c may be None
   bool into_results = true;   // fills memory that its caller gives it
+  bool integers = false;      // of I8, summed in I32
   // An argument: whether GELU is done to d, else ReLU is. Empty where nothing is done to it.
   absl::string_view gelu = "";
 };
@@ -38,7 +44,7 @@ const GemmForm* GemmFormOf(const OperatorName& target);
 struct Gemm {
   enum class Activation { kNone, kRelu, kGeluTanh };
 
-  const GemmForm* form = nullptr;
+  const GemmForm* form = nullptr;  // the call that computes it
   ValueId a = kNoValue, b = kNoValue, d = kNoValue;
   ValueId c = kNoValue;                       // kNoValue: nothing is added
   std::optional<double> alpha = 1, beta = 1;  // no value: not known
@@ -69,9 +75,18 @@ using Arguments = std::vector<std::pair<std::string, Argument>>;
 struct GemmOperands {
   ValueId a = kNoValue, b = kNoValue, c = kNoValue;
 };
-// Of an operator of the table, in its schema's order, and with what else it requires.
-Arguments GemmArguments(Op target, const GemmOperands& operands);
-// The arguments of a gemm's node with other operands; all else that they say stays.
+Arguments GemmArguments(const GemmOperands& operands);
+// A node's arguments with other operands; all else that they say stays.
 Arguments WithOperands(const GraphNode& node, const GemmOperands& operands);
+// With an activation, which the node has none of; `library`: computed by oneDNN.
+void SetActivation(GraphNode& node, Gemm::Activation activation);
+void SetOnednn(GraphNode& node);
+
+// ---- nodes and calls
+
+// The node, or the call of a program as one, as kiln.gemm: the same results, the same numbers.
+std::optional<GraphNode> GemmNodeOf(const Graph& graph, const GraphNode& node);
+// The call that computes it, its arguments in the order of the schema. Of nodes with a description.
+GraphNode GemmCallOf(const Gemm& gemm, const GraphNode& node);
 
 }  // namespace kiln

@@ -1,4 +1,6 @@
 // Library calls: what a library does best, and everything without a lowering of our own.
+#include <optional>
+
 #include "absl/container/flat_hash_map.h"
 #include "compiler/library/attention.h"
 #include "compiler/library/gemm.h"
@@ -14,8 +16,7 @@ struct LibraryCall {
   bool into_results;
 };
 
-// Beside gemms and attention, which are all of compiler/library's, and convolutions, which have lowerings of
-// their own.
+// Beside gemms, convolutions and attention, which are compiler/library's.
 constexpr LibraryCall kOthers[] = {
     {Op::kSort, "closed list: sort", false},
     {Op::kSortStable, "closed list: sort", false},
@@ -47,9 +48,6 @@ constexpr LibraryCall kOthers[] = {
 const absl::flat_hash_map<Op, LibraryCall>& LibraryCalls() {
   static const auto* table = [] {
     auto* map = new absl::flat_hash_map<Op, LibraryCall>;
-    for (const GemmForm& form : GemmForms()) (*map)[form.target] = {form.target, "gemm", form.into_results};
-    for (const AttentionForm& form : AttentionForms())
-      (*map)[form.target] = {form.target, "attention", false};
     for (const LibraryCall& row : kOthers) (*map)[row.target] = row;
     return map;
   }();
@@ -61,10 +59,37 @@ absl::Status LowerLibrary(LoweringContext& context, const GraphNode& node) {
   return CallLibrary(context, node, row.reason, row.into_results);
 }
 
+constexpr char kGemm[] = "gemm", kAttention[] = "attention";
+
+absl::Status LowerGemm(LoweringContext& context, const GraphNode& node) {
+  const std::optional<Gemm> gemm = GemmOf(context.graph(), node);
+  if (!gemm) return absl::InvalidArgumentError("kiln.gemm of operands that no gemm takes");
+  return CallLibrary(context, GemmCallOf(*gemm, node), kGemm, gemm->form->into_results);
+}
+
+absl::Status LowerAttention(LoweringContext& context, const GraphNode& node) {
+  const std::optional<Attention> attention = AttentionOf(context.graph(), node);
+  if (!attention) return absl::InvalidArgumentError("kiln.attention of operands that no kernel of it takes");
+  return CallLibrary(context, AttentionCallOf(*attention, node), kAttention, false);
+}
+
+// Those that are no nodes of compiler/library, as they say what it does not know.
+absl::Status CallGemm(LoweringContext& context, const GraphNode& node) {
+  return CallLibrary(context, node, kGemm, false);
+}
+
+absl::Status CallAttention(LoweringContext& context, const GraphNode& node) {
+  return CallLibrary(context, node, kAttention, false);
+}
+
 }  // namespace
 
 void RegisterExterns(LoweringTable& table) {
   for (const auto& [target, row] : LibraryCalls()) table[target] = LowerLibrary;
+  for (const GemmForm& form : GemmForms()) table[form.target] = CallGemm;
+  for (const AttentionForm& form : AttentionForms()) table[form.target] = CallAttention;
+  table[Op::kGemm] = LowerGemm;
+  table[Op::kAttention] = table[Op::kAttentionBackward] = LowerAttention;
   table[Op::kConvolution] = LowerConvolution;
   table[Op::kConvolutionBackward] = LowerConvolutionBackward;
 }

@@ -1,5 +1,6 @@
 #include "compiler/passes/algebra.h"
 
+#include "compiler/library/gemm.h"
 #include "compiler/passes/dead_code.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/types.h"
@@ -136,7 +137,7 @@ class Simplifier {
   bool IsGemm(ValueId value) const {
     while (value != kNoValue && producers_[value] >= 0) {
       const GraphNode& node = graph_.nodes[producers_[value]];
-      if (node.target == Op::kMm) return true;
+      if (const auto gemm = GemmOf(graph_, node)) return gemm->is_plain() && gemm->c == kNoValue;
       const bool seen_through =
           node.target == Op::kPermute || node.target == Op::kView || node.target == Op::kToCopy;
       if (!seen_through) return false;

@@ -11,7 +11,7 @@ namespace kiln {
 namespace {
 
 // softmax(query key^T scale + bias) value, where no gradient is wanted.
-bool EfficientAttention(DecomposeContext& m) {
+bool AttentionByGemms(DecomposeContext& m) {
   GraphBuilder& b = m.b();
   const std::optional<Attention> attention = AttentionOf(b.graph(), m.node());
   if (!attention) {
@@ -47,7 +47,7 @@ bool EfficientAttention(DecomposeContext& m) {
   if (declared.rank() != 4 || declared.strides.size() != 4) return false;
   TensorType type = b.Dense(v1::F32, {shares.size(0), shares.size(1), per_head.size(2)});
   type.strides = {declared.strides[static_cast<size_t>(many)], declared.strides[2], declared.strides[3]};
-  Value mixed = b.Node(Op::kBmm, GemmArguments(Op::kBmm, {.a = shares.id(), .b = per_head.id()}), type);
+  Value mixed = b.Node(Op::kGemm, GemmArguments({.a = shares.id(), .b = per_head.id()}), type);
   if (!mixed.ok()) return false;
   m.Set(0, Unsqueeze(mixed, one[0]));
   // What only a gradient would read.
@@ -58,7 +58,7 @@ bool EfficientAttention(DecomposeContext& m) {
 }
 
 constexpr DecompositionRow kRows[] = {
-    {"_scaled_dot_product_efficient_attention", EfficientAttention},
+    {"kiln.attention", AttentionByGemms},
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "compiler/graph/dtype_range.h"
 
 namespace kiln {
@@ -207,9 +208,11 @@ namespace {
 
 // "add.Tensor" → "aten.add.Tensor", "relu" → "aten.relu.default", "prims.iota" → "prims.iota.default"
 std::string FullTarget(absl::string_view name) {
-  const bool prims = absl::StartsWith(name, "prims.");
-  const bool has_overload = absl::StrContains(prims ? name.substr(6) : name, '.');
-  return absl::StrCat(prims ? "" : "aten.", name, has_overload ? "" : ".default");
+  absl::string_view operator_name = name;
+  const bool others =
+      absl::ConsumePrefix(&operator_name, "prims.") || absl::ConsumePrefix(&operator_name, "kiln.");
+  const bool has_overload = absl::StrContains(operator_name, '.');
+  return absl::StrCat(others ? "" : "aten.", name, has_overload ? "" : ".default");
 }
 
 }  // namespace

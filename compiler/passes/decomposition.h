@@ -89,7 +89,8 @@ using Decomposition = bool (*)(DecomposeContext&);
 using DecompositionTable = absl::flat_hash_map<std::string, Decomposition>;
 
 struct DecompositionRow {
-  absl::string_view target;  // without "aten." ("prims." is written); ".default" where no overload is named
+  absl::string_view
+      target;  // without "aten." ("prims." and "kiln." are written); ".default" where no overload is named
   Decomposition decompose;
 };
 

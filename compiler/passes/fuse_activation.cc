@@ -265,17 +265,16 @@ class ActivationFuser {
   // Appends the gemm of `node` with its activation to `nodes`, in the place of `node`.
   absl::Status Activate(const GraphNode& node, const Gemm& gemm, Kind kind, std::vector<GraphNode>& nodes) {
     GraphNode made = node;
-    made.target = Op::kAddmmActivation;
     if (gemm.c == kNoValue) {
-      // The operator wants something to add, of which beta = 0 takes nothing.
+      // The library wants something to add, of which beta = 0 takes nothing.
       GraphBuilder b(graph_, &nodes, node.origin);
       b.device = graph_.type(gemm.b).device;
       const Value row = Select(b.Use(gemm.b), 0, b.Int(0));
       KILN_RETURN_IF_ERROR(b.status());
-      made.args = GemmArguments(Op::kAddmmActivation, {.a = gemm.a, .b = gemm.b, .c = row.id()});
+      made.args = GemmArguments({.a = gemm.a, .b = gemm.b, .c = row.id()});
       made.args.emplace_back("beta", IntArg{b.Int(0)});
     }
-    made.args.emplace_back(GemmFormOf(made.target)->gelu, BoolArg{kind == Kind::kGeluTanh});
+    SetActivation(made, kind);
     nodes.push_back(std::move(made));
     return absl::OkStatus();
   }

@@ -45,8 +45,7 @@ class BiasFuser {
     const std::optional<Gemm> gemm = GemmOf(graph_, *node);
     if (!gemm || !gemm->is_plain() || gemm->c != kNoValue) return false;
     if (!IsBias(bias, *gemm) || !IsSumOfRows(term, bias, sum, *gemm)) return false;
-    node->args = GemmArguments(Op::kAddmm, {.a = gemm->a, .b = gemm->b, .c = bias});
-    node->target = Op::kAddmm;
+    node->args = GemmArguments({.a = gemm->a, .b = gemm->b, .c = bias});
     replacement_[sum] = term;
     return true;
   }

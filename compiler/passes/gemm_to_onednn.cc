@@ -30,8 +30,8 @@ class OnednnGemms {
       GraphBuilder b(graph_, &nodes, node.origin);
       const ValueId weight = Turned(b, gemm->b, before);
       KILN_RETURN_IF_ERROR(b.status());
-      node.args = GemmArguments(kOnednnGemm, {.a = gemm->a, .b = weight, .c = gemm->c});
-      node.target = kOnednnGemm;
+      node.args = GemmArguments({.a = gemm->a, .b = weight, .c = gemm->c});
+      SetOnednn(node);
       nodes.push_back(std::move(node));
     }
     graph_.nodes = std::move(nodes);

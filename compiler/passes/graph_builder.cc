@@ -559,19 +559,19 @@ TensorListArg IndexList(const std::vector<Value>& indices) {
 
 Value Matmul(const Value& a, const Value& b) {
   if (!a.ok() || !b.ok() || a.rank() != 2 || b.rank() != 2) return Value();
-  return a.builder().Node(Op::kMm, GemmArguments(Op::kMm, {.a = a.id(), .b = b.id()}),
+  return a.builder().Node(Op::kGemm, GemmArguments({.a = a.id(), .b = b.id()}),
                           a.builder().Dense(a.dtype(), {a.size(0), b.size(1)}));
 }
 
 Value Matmul(const Value& a, const Value& b, const Value& c) {
   if (!a.ok() || !b.ok() || !c.ok() || a.rank() != 2 || b.rank() != 2) return Value();
-  return a.builder().Node(Op::kAddmm, GemmArguments(Op::kAddmm, {.a = a.id(), .b = b.id(), .c = c.id()}),
+  return a.builder().Node(Op::kGemm, GemmArguments({.a = a.id(), .b = b.id(), .c = c.id()}),
                           a.builder().Dense(a.dtype(), {a.size(0), b.size(1)}));
 }
 
 Value BatchedMatmul(const Value& a, const Value& b) {
   if (!a.ok() || !b.ok() || a.rank() != 3 || b.rank() != 3) return Value();
-  return a.builder().Node(Op::kBmm, GemmArguments(Op::kBmm, {.a = a.id(), .b = b.id()}),
+  return a.builder().Node(Op::kGemm, GemmArguments({.a = a.id(), .b = b.id()}),
                           a.builder().Dense(a.dtype(), {a.size(0), a.size(1), b.size(2)}));
 }
 

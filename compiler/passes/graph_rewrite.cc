@@ -101,7 +101,7 @@ bool IsRandom(const GraphNode& node) {
                                                           "log_normal",
                                                           "flash_attention",
                                                           "efficient_attention"};
-  if (IsCustom(node.target)) return true;
+  if (IsCustom(node.target) || node.target == Op::kAttention) return true;
   if (absl::StrContains(node.target, "batch_norm") || absl::StrContains(node.target, "backward"))
     return false;
   for (const std::string& stem : *stems) {

@@ -16,6 +16,7 @@
 #include "compiler/passes/fuse_activation.h"
 #include "compiler/passes/fuse_bias.h"
 #include "compiler/passes/gemm_to_onednn.h"
+#include "compiler/passes/library_nodes.h"
 #include "compiler/passes/pad_gemm_rows.h"
 #include "compiler/passes/pinned_layouts.h"
 #include "compiler/passes/prefer_channels_last.h"
@@ -64,12 +65,16 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   // Before anything is expanded: a captured graph has dead nodes and repeated views.
   KILN_RETURN_IF_ERROR(runner.Run("expand_foreach", ExpandForeach));
   KILN_RETURN_IF_ERROR(runner.Run("dead_code", RemoveDeadCode));
-  // What decompositions make of numbers is exempt.
+  // What decompositions make of numbers is exempt; these two know operators by ATen's names.
   KILN_RETURN_IF_ERROR(runner.Run("check_numbers", CheckNumbers));
   KILN_RETURN_IF_ERROR(runner.Run("check_dtypes", [](Graph& g) { return CheckDTypes(g); }));
+  KILN_RETURN_IF_ERROR(runner.Run("library_nodes", [](Graph& g) {
+    MakeLibraryNodes(g);
+    return absl::OkStatus();
+  }));
   KILN_RETURN_IF_ERROR(runner.Run(
       "decompose", [&](Graph& g) { return Decompose(g, {options.fallback_random, options.machine}); }));
-  // From here on there are core operators and library calls only.
+  // From here on there are core operators, library nodes and library calls only.
   KILN_RETURN_IF_ERROR(runner.Run("remove_no_ops", RemoveNoOps));
   KILN_RETURN_IF_ERROR(runner.Run("fold_constants", FoldConstants));
   KILN_RETURN_IF_ERROR(runner.Run("algebra", SimplifyAlgebra));

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "compiler/library/gemm.h"
 #include "tests/unit/graph_maker.h"
 
 namespace kiln {
@@ -40,7 +41,7 @@ TEST(Algebra, AddingZeroStays) {
 Maker SumOfScatter(double fill, bool accumulate, bool used_twice, bool gemm = true) {
   Maker m;
   const ValueId a = m.Input({8, 4}), b = m.Input({4, 4}), values = m.Input({3, 4});
-  const ValueId x = gemm ? m.Node("aten.mm.default", {{"self", T(a)}, {"mat2", T(b)}}, m.Type({8, 4})) : a;
+  const ValueId x = gemm ? m.Node("kiln.gemm.default", GemmArguments({.a = a, .b = b}), m.Type({8, 4})) : a;
   const ValueId index = m.Input({3}, v1::I64);
   const ValueId full =
       m.Node("aten.full.default", {{"size", m.Ints({8, 4})}, {"fill_value", FloatArg{fill}}}, m.Type({8, 4}));
@@ -59,7 +60,7 @@ TEST(Algebra, SumsIntoTheOtherAddend) {
   Maker m = SumOfScatter(0, true, false);
   ASSERT_TRUE(SimplifyAlgebra(m.graph).ok());
   ASSERT_EQ(Targets(m.graph),
-            (std::vector<std::string>{"aten.mm.default", "aten._unsafe_index_put.default"}));
+            (std::vector<std::string>{"kiln.gemm.default", "aten._unsafe_index_put.default"}));
   EXPECT_EQ(std::get<TensorArg>(*m.graph.nodes[1].Find("self")).value, m.graph.nodes[0].results[0]);
 }
 

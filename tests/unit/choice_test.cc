@@ -12,6 +12,7 @@
 #include "compiler/library/attention.h"
 #include "compiler/library/convolution.h"
 #include "compiler/library/gemm.h"
+#include "compiler/passes/library_nodes.h"
 #include "tests/unit/graph_maker.h"
 
 namespace kiln {
@@ -38,9 +39,9 @@ TEST(Choose, AnotherLibraryForAGemm) {
     const ValueId a = m.Input({c.rows, 512}, c.dtype), b = m.Input({512, 512}, c.dtype),
                   bias = m.Input({512}, c.dtype);
     if (c.turned) m.graph.values[a].strides = {m.graph.exprs.Const(1), m.graph.exprs.Const(c.rows)};
-    GraphBuilder::Args args = GemmArguments(Op::kAddmm, {.a = a, .b = b, .c = bias});
+    GraphBuilder::Args args = GemmArguments({.a = a, .b = b, .c = bias});
     if (c.scaled) args.emplace_back("alpha", FloatArg{2});
-    m.Node("aten.addmm.default", args, m.Type({c.rows, 512}, c.dtype));
+    m.Node("kiln.gemm.default", args, m.Type({c.rows, 512}, c.dtype));
     MoveTo(m, c.device);
     Machine machine;
     machine.cpu_libraries.onednn = c.onednn;
@@ -58,20 +59,19 @@ TEST(Choose, TheLibrarysActivationOfAGemm) {
     bool tf32 = true;
     v1::DType dtype = v1::F32;
     v1::DeviceType device = v1::CUDA;
-    Op target = Op::kAddmm;
-    bool row = true;
+    bool row = true, activated = false;
   };
   constexpr Gemm::Activation kRelu = Gemm::Activation::kRelu, kGelu = Gemm::Activation::kGeluTanh;
   for (const Case& c : {Case{"all"}, Case{"all", kRelu, false}, Case{"all", kGelu, false, v1::BF16},
                         Case{"rounded factors", kGelu, false}, Case{"no F64", kRelu, true, v1::F64},
                         Case{"a GPU", kRelu, true, v1::F32, v1::CPU},
-                        Case{"a plain gemm", kRelu, true, v1::F32, v1::CUDA, Op::kAddmmActivation},
-                        Case{"a bias", kRelu, true, v1::F32, v1::CUDA, Op::kAddmm, false}}) {
+                        Case{"a plain gemm", kRelu, true, v1::F32, v1::CUDA, true, true},
+                        Case{"a bias", kRelu, true, v1::F32, v1::CUDA, false}}) {
     Maker m;
     const ValueId a = m.Input({8, 5}, c.dtype), b = m.Input({5, 4}, c.dtype),
                   row = m.Input(c.row ? std::vector<int64_t>{4} : std::vector<int64_t>{8, 4}, c.dtype);
-    m.Node(std::string(NameOf(c.target)), GemmArguments(c.target, {.a = a, .b = b, .c = row}),
-           m.Type({8, 4}, c.dtype));
+    m.Node("kiln.gemm.default", GemmArguments({.a = a, .b = b, .c = row}), m.Type({8, 4}, c.dtype));
+    if (c.activated) SetActivation(m.graph.nodes[0], kRelu);
     MoveTo(m, c.device);
     const Gemm gemm = *GemmOf(m.graph, m.graph.nodes[0]);
     EXPECT_EQ(Activates(m.graph, gemm, c.activation, c.tf32), std::string(c.what) == "all") << c.what;
@@ -93,8 +93,7 @@ TEST(Choose, PaddedRowsForAGemm) {
     const ValueId a = m.Input({c.rows, 1024}, c.dtype), b = m.Input({1024, c.columns}, c.dtype);
     const std::vector<int64_t> row = {c.columns}, all = {c.rows, c.columns};
     const ValueId added = m.Input(c.row ? row : all, c.dtype);
-    m.Node("aten.addmm.default", GemmArguments(Op::kAddmm, {.a = a, .b = b, .c = added}),
-           m.Type(all, c.dtype));
+    m.Node("kiln.gemm.default", GemmArguments({.a = a, .b = b, .c = added}), m.Type(all, c.dtype));
     MoveTo(m, c.device);
     const Gemm gemm = *GemmOf(m.graph, m.graph.nodes[0]);
     EXPECT_EQ(WantsPaddedRows(m.graph, gemm, Machine()), std::string(c.what) == "all") << c.what;
@@ -281,6 +280,7 @@ TEST(Choose, GemmsForAttention) {
     m.Node("aten._scaled_dot_product_efficient_attention.default",
            {{"query", T(query)}, {"key", T(key)}, {"value", T(value)}, {"is_causal", BoolArg{c.causal}}},
            m.graph.type(query));
+    MakeLibraryNodes(m.graph);
     MoveTo(m, c.device);
     const Machine machine;
     const Implementation chosen = Choose(m.graph, *AttentionOf(m.graph, m.graph.nodes[0]), machine);

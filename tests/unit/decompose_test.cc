@@ -181,14 +181,14 @@ TEST(Decompose, AttentionOfOneImageOnAGpuBecomesGemmsWhereKeysAreMany) {
       for (TensorType& type : m.graph.values) type.device = c.device;
       ASSERT_TRUE(RunPasses(m.graph, {}).ok());
       const std::vector<std::string> targets = Targets(m.graph);
-      EXPECT_EQ(std::count(targets.begin(), targets.end(), "aten.bmm.default"), c.split ? 2 : 0);
+      EXPECT_EQ(std::count(targets.begin(), targets.end(), "kiln.gemm.default"), c.split ? 2 : 0);
       EXPECT_EQ(targets.size() == 2, !c.split);
       // A row that the bias hides is no division by zero.
       EXPECT_EQ(std::count(targets.begin(), targets.end(), "aten.where.self"), c.split && biased ? 1 : 0);
       EXPECT_EQ(std::count(targets.begin(), targets.end(), "aten.clone.default"),
                 0);  // the result lies as declared
       for (const GraphNode& node : m.graph.nodes) {
-        if (node.target != "aten.bmm.default" ||
+        if (node.target != "kiln.gemm.default" ||
             m.graph.exprs.AsConst(m.graph.type(node.results[0]).sizes[2]) != 64)
           continue;
         EXPECT_EQ(m.graph.exprs.AsConst(m.graph.type(node.results[0]).strides[1]), 768);

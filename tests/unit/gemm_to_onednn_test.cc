@@ -2,6 +2,7 @@
 #include "compiler/passes/gemm_to_onednn.h"
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "compiler/graph/verify_graph.h"
 #include "compiler/library/gemm.h"
 #include "compiler/passes/graph_rewrite.h"
+#include "compiler/passes/library_nodes.h"
 #include "compiler/passes/pipeline.h"
 #include "gtest/gtest.h"
 #include "tests/unit/graph_maker.h"
@@ -56,16 +58,22 @@ struct GemmMaker : Maker {
     Output(Node(biased ? "aten.addmm.default" : "aten.mm.default", args, type));
     for (TensorType& value : graph.values) value.device = device;
   }
-  // oneDNN's gemm in the graph that the pass leaves; nullptr where there is none.
+  // The gemm in the graph that is oneDNN's; nullptr where there is none.
+  const GraphNode* Onednn() const {
+    for (const GraphNode& node : graph.nodes) {
+      const std::optional<Gemm> gemm = GemmOf(graph, node);
+      if (gemm && gemm->form->onednn) return &node;
+    }
+    return nullptr;
+  }
+  // That in the graph that the pass leaves.
   const GraphNode* Run() {
     Machine machine;
     machine.cpu_libraries.onednn = machine.cpu_libraries.mkl_leaves_avx512_unused = true;
+    MakeLibraryNodes(graph);
     EXPECT_TRUE(GemmToOnednn(graph, machine).ok());
     EXPECT_TRUE(VerifyGraph(graph).ok()) << graph.ToString();
-    for (const GraphNode& node : graph.nodes) {
-      if (node.target == kOnednnGemm) return &node;
-    }
-    return nullptr;
+    return Onednn();
   }
 };
 
@@ -78,15 +86,15 @@ TEST(GemmToOnednn, TakesTheMatrixTurned) {
       m.Make();
       const GraphNode* made = m.Run();
       ASSERT_NE(made, nullptr) << m.graph.ToString();
-      EXPECT_EQ(TensorOf(*made, "X"), m.x);
-      const ValueId weight = TensorOf(*made, "W");
+      EXPECT_EQ(TensorOf(*made, "a"), m.x);
+      const ValueId weight = TensorOf(*made, "b");
       const TensorType& type = m.graph.type(weight);
       EXPECT_EQ(m.graph.exprs.AsConst(type.sizes[0]), m.columns);
       EXPECT_EQ(m.graph.exprs.AsConst(type.sizes[1]), m.summed);
       // What was turned is not turned twice.
       EXPECT_EQ(weight == m.graph.inputs[1].value, turned);
       EXPECT_EQ(m.graph.nodes.size(), turned ? 1u : 2u) << m.graph.ToString();
-      EXPECT_EQ(TensorOf(*made, "B") != kNoValue, biased);
+      EXPECT_EQ(TensorOf(*made, "c") != kNoValue, biased);
     }
   }
 }
@@ -139,9 +147,7 @@ TEST(GemmToOnednn, OnlyWhereTheyAreWanted) {
     options.machine.cpu_libraries.onednn = onednn;
     options.machine.cpu_libraries.mkl_leaves_avx512_unused = unused;
     ASSERT_TRUE(RunPasses(m.graph, options).ok());
-    bool found = false;
-    for (const GraphNode& node : m.graph.nodes) found |= node.target == kOnednnGemm;
-    EXPECT_EQ(found, onednn && unused);
+    EXPECT_EQ(m.Onednn() != nullptr, onednn && unused);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "compiler/graph/channels_last.h"
 #include "compiler/graph/verify_graph.h"
+#include "compiler/library/gemm.h"
 #include "compiler/passes/channel_moments.h"
 #include "compiler/passes/conv1x1_to_gemm.h"
 #include "compiler/passes/pad_gemm_rows.h"
@@ -294,7 +295,8 @@ TEST(Conv1x1ToGemm, AreGemmsWhereImagesAreChannelsLast) {
     ASSERT_TRUE(valid.ok()) << valid;
     const std::string text = m.graph.ToString();
     EXPECT_FALSE(absl::StrContains(text, "aten.convolution")) << text;
-    EXPECT_TRUE(absl::StrContains(text, biased ? "aten.addmm" : "aten.mm")) << text;
+    EXPECT_TRUE(absl::StrContains(text, "kiln.gemm")) << text;
+    EXPECT_EQ(absl::StrContains(text, "c="), biased) << text;
   }
 }
 
@@ -311,7 +313,7 @@ TEST(Conv1x1ToGemm, LeaveOthers) {
   training.graph.kind = v1::FORWARD;  // row-major images, for a grouped convolution beside it
   training.Output(training.Convolve(training.Input({2, 8, 5, 7}), 4));
   EXPECT_TRUE(remains(training, training.Convolve(training.Input({2, 8, 5, 7}), 1, false, 1), v1::CPU));
-  EXPECT_FALSE(absl::StrContains(training.graph.ToString(), "aten.mm")) << training.graph.ToString();
+  EXPECT_FALSE(absl::StrContains(training.graph.ToString(), "kiln.gemm")) << training.graph.ToString();
   const ValueId image = large.Input({1, 1024, 64, 64}), weight = large.Input({128, 1024, 1, 1});
   EXPECT_TRUE(remains(large, large.Convolve(image, weight, {1, 128, 64, 64}), v1::CPU));
 }
@@ -355,7 +357,7 @@ TEST(Conv1x1ToGemm, AreOnednnsGemmsOfMostImages) {
     m.Output(m.Relu(y));
     m.Run(v1::CPU);
     EXPECT_TRUE(Conv1x1ToGemm(m.graph, m.machine).ok());
-    return absl::StrContains(m.graph.ToString(), "aten.mm");
+    return absl::StrContains(m.graph.ToString(), "kiln.gemm");
   };
   EXPECT_TRUE(becomes_gemm(256, 64, 56, false));  // 103 million operations; too many for MKL
   EXPECT_FALSE(becomes_gemm(256, 64, 112, false));
@@ -406,8 +408,7 @@ struct Gemms : Maker {
     TensorType type = graph.type(a);
     type.sizes[1] = graph.type(b).sizes[1];
     type.strides = ContiguousStrides(graph.exprs, type.sizes);
-    if (bias == kNoValue) return Node("aten.mm.default", {{"self", T(a)}, {"mat2", T(b)}}, type);
-    return Node("aten.addmm.default", {{"self", T(bias)}, {"mat1", T(a)}, {"mat2", T(b)}}, type);
+    return Node("kiln.gemm.default", GemmArguments({.a = a, .b = b, .c = bias}), type);
   }
   // Nodes of each target, in order, as one line.
   std::string Align() {
@@ -432,8 +433,8 @@ TEST(PadGemmRows, PadsTheWeightAndCutsTheResult) {
     Gemms m;
     const ValueId x = m.Matrix(2048, 1024), weight = m.Matrix(1003, 1024);
     m.Output(m.Multiply(x, m.Turned(weight), biased ? m.Input({1003}, v1::BF16) : kNoValue));
-    EXPECT_EQ(m.Align(), biased ? "permute constant_pad_nd permute constant_pad_nd addmm slice "
-                                : "permute constant_pad_nd permute mm slice ");
+    EXPECT_EQ(m.Align(), biased ? "permute constant_pad_nd permute constant_pad_nd gemm slice "
+                                : "permute constant_pad_nd permute gemm slice ");
     EXPECT_EQ(m.Columns(0), 1003);
   }
 }
@@ -444,7 +445,7 @@ TEST(PadGemmRows, PadsOnceWhatTwoGemmsRead) {
   const ValueId gradient = m.Matrix(2048, 1003), x = m.Matrix(2048, 1024), weight = m.Matrix(1003, 1024);
   m.Output(m.Multiply(m.Turned(gradient), x));
   m.Output(m.Multiply(gradient, weight));
-  EXPECT_EQ(m.Align(), "permute constant_pad_nd permute mm slice constant_pad_nd mm ");
+  EXPECT_EQ(m.Align(), "permute constant_pad_nd permute gemm slice constant_pad_nd gemm ");
 }
 
 // A result that is cut has rows with gaps.
@@ -461,7 +462,7 @@ TEST(PadGemmRows, LeavesWhatIsReadByStorage) {
 TEST(PadGemmRows, LeavesOthers) {
   const auto aligned = [](Gemms m, int64_t rows, int64_t summed, int64_t columns) {
     m.Output(m.Multiply(m.Matrix(rows, summed), m.Matrix(summed, columns)));
-    return m.Align() == "mm ";
+    return m.Align() == "gemm ";
   };
   EXPECT_FALSE(aligned(Gemms(), 2048, 1024, 1003));
   EXPECT_FALSE(aligned(Gemms(v1::F16), 2048, 1003, 1024));

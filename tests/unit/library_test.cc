@@ -1,4 +1,5 @@
-// Descriptions of gemms, convolutions and attention: what a parser reads is what the node was made of.
+// Gemms, convolutions and attention: a description is what the call was made of, and a node becomes that
+// call.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -55,35 +56,62 @@ struct DrawnGemm : Drawn {
   void Draw() {
     form = &GemmForms()[static_cast<size_t>(Number(0, static_cast<int64_t>(GemmForms().size()) - 1))];
     batch = Number(1, 9), rows = Number(1, 99), columns = Number(2, 99), summed = Number(1, 99);
-    dtype = DType();
+    dtype = form->integers ? v1::I8 : DType();
     a = Input(Matrix(rows, summed), dtype);
     b = Input(form->onednn ? Matrix(columns, summed) : Matrix(summed, columns), dtype);
     adds = !form->c.empty() && (!form->onednn || Coin());
     row = adds && (form->onednn || Coin());
     if (adds) c = Input(row ? std::vector<int64_t>{columns} : Matrix(rows, columns), dtype);
-    args = GemmArguments(form->target, {.a = a, .b = b, .c = c});
-    if (adds && !form->onednn && Coin()) Give("alpha", &alpha);
+    args = Operands();
     if (adds && !form->onednn && Coin()) Give("beta", &beta);
+    if (adds && !form->onednn && Coin()) Give("alpha", &alpha);
     gelu = form->target == Op::kAddmmActivation && Coin();
-    if (gelu || (form->target == Op::kAddmmActivation && Coin()))
-      args.emplace_back("use_gelu", BoolArg{gelu});
-    Shuffle(args);
-    result = Type(Matrix(rows, columns), dtype);
+    if (form->target == Op::kAddmmActivation) args.emplace_back("use_gelu", BoolArg{gelu});
+    result = Type(Matrix(rows, columns), form->integers ? v1::I32 : dtype);
+  }
+  // In the order of the schema.
+  Args Operands() {
+    const Argument added = c == kNoValue ? Argument(NoneArg{}) : T(c);
+    if (form->onednn) {
+      return {{"X", T(a)},
+              {"W", T(b)},
+              {"B", added},
+              {"attr", StringArg{"none"}},
+              {"scalars", FloatListArg{}},
+              {"algorithm", StringArg{""}}};
+    }
+    Args operands;
+    if (adds) operands.emplace_back(form->c, added);
+    operands.emplace_back(form->a, T(a));
+    operands.emplace_back(form->b, T(b));
+    return operands;
   }
   void Give(const char* name, std::optional<double>* factor) {
     *factor = static_cast<double>(Number(0, 2));
     args.emplace_back(name, Coin() ? Int(static_cast<int64_t>(**factor)) : Argument(FloatArg{**factor}));
   }
+  // The call as kiln.gemm, the last of the graph's nodes; its description.
   std::optional<Gemm> Read() {
     Node(std::string(NameOf(form->target)), args, result);
+    EXPECT_FALSE(GemmOf(graph, graph.nodes.back()).has_value());  // of nodes of kiln's alone
+    const std::optional<GraphNode> made = GemmNodeOf(graph, graph.nodes.back());
+    if (!made) return std::nullopt;
+    graph.nodes.push_back(*made);
     return GemmOf(graph, graph.nodes.back());
   }
 };
+
+std::string Text(const Graph& graph, const GraphNode& node) {
+  Graph alone = graph;
+  alone.nodes = {node};
+  return alone.ToString();
+}
 
 TEST(GemmOf, ReadsWhatTheNodeWasMadeOf) {
   for (int seed = 0; seed < kDrawn; ++seed) {
     DrawnGemm m(seed);
     m.Draw();
+    m.Shuffle(m.args);
     const std::optional<Gemm> gemm = m.Read();
     ASSERT_TRUE(gemm.has_value()) << m.graph.ToString();
     EXPECT_EQ(gemm->form, m.form);
@@ -102,34 +130,62 @@ TEST(GemmOf, ReadsWhatTheNodeWasMadeOf) {
     EXPECT_EQ(gemm->activation, activation);
     EXPECT_EQ(AddsRow(m.graph, *gemm), m.row);
     EXPECT_EQ(AddsBias(m.graph, *gemm), m.row && m.beta.value_or(1) == 1);
-    EXPECT_TRUE(HasOneDType(m.graph, *gemm));
+    EXPECT_EQ(HasOneDType(m.graph, *gemm), !m.form->integers);
     EXPECT_EQ(Multiplications(m.graph, *gemm),
               static_cast<double>((m.form->batched ? m.batch : 1) * m.rows * m.columns * m.summed));
   }
 }
 
-TEST(GemmOf, HasNoDescriptionOfWhatIsNone) {
+TEST(GemmCallOf, IsTheCallThatTheNodeWasMadeOf) {
   for (int seed = 0; seed < kDrawn; ++seed) {
-    for (const int fault : {0, 1, 2, 3, 4}) {
+    DrawnGemm m(seed);
+    m.Draw();
+    const std::optional<Gemm> gemm = m.Read();
+    ASSERT_TRUE(gemm.has_value());
+    EXPECT_EQ(Text(m.graph, GemmCallOf(*gemm, m.graph.nodes.back())), Text(m.graph, m.graph.nodes[0]));
+  }
+}
+
+TEST(GemmNodeOf, LeavesWhatIsNone) {
+  enum Fault { kNone, kOperand, kVector, kRank, kComplex, kDType, kArgument, kFaults };
+  for (int seed = 0; seed < kDrawn; ++seed) {
+    for (int fault = kNone; fault < kFaults; ++fault) {
       DrawnGemm m(seed);
       m.Draw();
-      if (fault == 1) m.args.erase(m.args.begin() + m.Number(0, 1));  // an operand or what may be left out
-      if (fault == 2) m.graph.values[m.Coin() ? m.a : m.b] = m.Type({m.rows});
-      if (fault == 3) m.result = m.Type({2, 2, 2, 2});
-      const std::optional<Gemm> gemm = m.Read();
-      if (fault == 4) {
-        m.graph.nodes.back().target = "aten.add.Tensor";
-        EXPECT_FALSE(GemmOf(m.graph, m.graph.nodes.back()).has_value());
-      } else if (fault == 1) {
-        const bool whole =
-            TensorOf(m.graph.nodes.back(), m.form->a) != kNoValue &&
-            TensorOf(m.graph.nodes.back(), m.form->b) != kNoValue &&
-            (m.form->c.empty() || m.form->onednn || TensorOf(m.graph.nodes.back(), m.form->c) != kNoValue);
-        EXPECT_EQ(gemm.has_value(), whole) << m.graph.ToString();
-      } else {
-        EXPECT_EQ(gemm.has_value(), fault == 0) << m.graph.ToString();
+      const ValueId operand = m.Coin() ? m.a : m.b;
+      const bool integers = m.form->integers;
+      if (fault == kOperand) {
+        std::erase_if(m.args, [&](const auto& argument) {
+          const auto* tensor = std::get_if<TensorArg>(&argument.second);
+          return tensor != nullptr && tensor->value == operand;
+        });
       }
+      if (fault == kVector) m.graph.values[operand] = m.Type({m.rows}, m.dtype);
+      if (fault == kRank) m.result = m.Type({2, 2, 2, 2}, m.dtype);
+      if (fault == kComplex) m.graph.values[operand].dtype = v1::C64;
+      // Sums of integers of 8 bits are another operator's.
+      if (fault == kDType) m.result.dtype = v1::I32, m.graph.values[m.a].dtype = integers ? v1::F32 : v1::I8;
+      if (fault == kArgument) m.args.emplace_back("out_dtype", DTypeArg{v1::F32});
+      EXPECT_EQ(m.Read().has_value(), fault == kNone) << fault << m.graph.ToString();
     }
+  }
+}
+
+TEST(GemmOf, HasNoDescriptionOfWhatNoCallComputes) {
+  for (const char* what :
+       {"all", "an activation of oneDNN's", "an activation without an addend", "a batch"}) {
+    DrawnGemm m(1);
+    const bool batched = std::string(what) == "a batch";
+    const auto matrix = [&](int64_t rows, int64_t columns) {
+      return batched ? std::vector<int64_t>{3, rows, columns} : std::vector<int64_t>{rows, columns};
+    };
+    const ValueId a = m.Input(matrix(4, 5)), b = m.Input(matrix(5, 6)), c = m.Input({6});
+    const bool adds = std::string(what) != "an activation without an addend";
+    m.Node("kiln.gemm.default", GemmArguments({.a = a, .b = b, .c = adds ? c : kNoValue}),
+           m.Type(matrix(4, 6)));
+    SetActivation(m.graph.nodes[0], Gemm::Activation::kRelu);
+    if (std::string(what) == "an activation of oneDNN's") SetOnednn(m.graph.nodes[0]);
+    EXPECT_EQ(GemmOf(m.graph, m.graph.nodes[0]).has_value(), std::string(what) == "all") << what;
   }
 }
 
@@ -137,9 +193,9 @@ TEST(GemmOf, DoesNotGuessFactors) {
   DrawnGemm m(1);
   const ExprId symbol = m.graph.exprs.Symbol(0, {2, 64});
   const ValueId a = m.Input({4, 5}), b = m.Input({5, 6}), c = m.Input({6});
-  GraphBuilder::Args args = GemmArguments(Op::kAddmm, {.a = a, .b = b, .c = c});
+  GraphBuilder::Args args = GemmArguments({.a = a, .b = b, .c = c});
   args.emplace_back("beta", IntArg{symbol});
-  m.Node("aten.addmm.default", args, m.Type({4, 6}));
+  m.Node("kiln.gemm.default", args, m.Type({4, 6}));
   const std::optional<Gemm> gemm = GemmOf(m.graph, m.graph.nodes.back());
   ASSERT_TRUE(gemm.has_value());
   EXPECT_EQ(gemm->beta, std::nullopt);
@@ -166,7 +222,7 @@ TEST(GemmArguments, AreReplacedWithNothingElse) {
     EXPECT_EQ(after->alpha, before->alpha);
     EXPECT_EQ(after->beta, before->beta);
     EXPECT_EQ(after->activation, before->activation);
-    EXPECT_EQ(node.args.size(), m.args.size());
+    EXPECT_EQ(node.args.size(), m.graph.nodes.back().args.size());
   }
 }
 
@@ -364,6 +420,10 @@ struct DrawnAttention : Drawn {
   }
   std::optional<Attention> Read() {
     Node(std::string(NameOf(form->target)), args, graph.type(query));
+    EXPECT_FALSE(AttentionOf(graph, graph.nodes.back()).has_value());  // of nodes of kiln's alone
+    const std::optional<GraphNode> made = AttentionNodeOf(graph, graph.nodes.back());
+    if (!made) return std::nullopt;
+    graph.nodes.push_back(*made);
     return AttentionOf(graph, graph.nodes.back());
   }
 };
@@ -389,6 +449,7 @@ TEST(AttentionOf, ReadsWhatTheNodeWasMadeOf) {
     for (const v1::DType dtype : {v1::F32, v1::BF16})
       EXPECT_EQ(IsOfHeads(m.graph, *read, dtype), m.dtype == dtype);
     plain += IsPlain(*read);
+    EXPECT_EQ(Text(m.graph, AttentionCallOf(*read, m.graph.nodes.back())), Text(m.graph, m.graph.nodes[0]));
   }
   EXPECT_GT(plain, 10);
 }
@@ -402,7 +463,11 @@ TEST(AttentionOf, HasNoDescriptionWithoutAnOperand) {
     m.args.erase(m.args.begin() + static_cast<std::ptrdiff_t>(at));
     const bool needed = name == "query" || name == "key" || name == "value";
     EXPECT_EQ(m.Read().has_value(), !needed) << name;
-    m.graph.nodes.back().target = "aten.softmax.int";
+    if (needed) continue;
+    GraphNode other = m.graph.nodes.back();
+    other.target = other.target == Op::kAttention ? Op::kAttentionBackward : Op::kAttention;
+    EXPECT_FALSE(AttentionOf(m.graph, other).has_value());  // the kernel's operator gives something else
+    m.graph.values[m.key].dtype = v1::C64;
     EXPECT_FALSE(AttentionOf(m.graph, m.graph.nodes.back()).has_value());
   }
 }

@@ -152,7 +152,7 @@ size_t BuffersOfSumIntoGemm(absl::string_view target, bool used_again) {
   GraphMaker maker;
   const ValueId x = maker.Input(v1::F32, {3, 2}), y = maker.Input(v1::F32, {2, 4});
   const ValueId i = maker.Input(v1::I64, {5}), v = maker.Input(v1::F32, {5, 4});
-  const ValueId gemm = maker.Node("aten.mm.default", {{"self", T(x)}, {"mat2", T(y)}}, v1::F32, {3, 4});
+  const ValueId gemm = maker.Node("kiln.gemm.default", {{"a", T(x)}, {"b", T(y)}}, v1::F32, {3, 4});
   std::vector<std::pair<std::string, Argument>> args = {{"self", T(gemm)}};
   if (target == "aten.index_add.default") {
     args.insert(args.end(), {{"dim", IntArg{0}}, {"index", T(i)}, {"source", T(v)}});
