@@ -33,7 +33,6 @@ OTHER = {
     "compiler/codegen/constant_loads.cc: kRegisterBits": "AVX2's, which alone the pass is for",
     "compiler/codegen/cpu_failure.cc: 1 << 20": "a branch's weight",
     "compiler/codegen/random_emitter.cc: kWords": "of a counter",
-    "compiler/codegen/reduce_emitter.cc: kMany": "a count of additions",
     "compiler/codegen/skinny_gemm.cc: kWords": "of an access",
     "compiler/ir/half.cc: (bits >> 16)": "a sign's bit",
     "compiler/ir/half.cc: (112u << 23)": "an exponent's bias",

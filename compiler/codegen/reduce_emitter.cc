@@ -1,25 +1,14 @@
 #include "compiler/codegen/reduce_emitter.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
-#include "compiler/ir/dtype_groups.h"
 #include "compiler/ir/reduce_kinds.h"
+#include "compiler/schedule/long_sums.h"
 #include "compiler/schedule/row_pipeline.h"
 
 namespace kiln {
 namespace {
-
-using ir::IsFloating;
-
-// Additions in a row into one accumulator before a sum is kept in F64; on the CPU a sum of F64 is then kept
-// with what its additions lose. There eager has a cascade of 16 each: 64 in a row err more than twice as
-// much.
-constexpr int64_t kFloatAdditionsMax = 32;
-// Runs of an inner loop of unknown length before it is added to such a sum: each leaves up to as many
-// iterations behind.
-constexpr int64_t kRunsToTotal = 4;
 
 bool IsMax(v1::ReduceKind kind) { return kind == v1::REDUCE_MAX || kind == v1::REDUCE_ARGMAX; }
 
@@ -30,40 +19,6 @@ ReduceEmitter::ReduceEmitter(KernelContext* context, LoopState* state, SharedRed
   for (const uint32_t sum : k_.kernel.schedule().vectors().rows().summed_exponentials()) {
     summed_exponents_[sum] = k_.facts.op(k_.facts.op(sum).args(0)).args(0);
   }
-}
-
-// As VectorLoop unrolls the stage's innermost loop.
-unsigned ReduceEmitter::CopiesOf(const StageInfo& info, unsigned unroll) const {
-  if (info.stage->inner_size() == 0) return unroll;
-  const std::optional<int64_t> known = k_.facts.ConstantExpr(*info.stage->inner().rbegin());
-  while (known && unroll > 1 && *known < int64_t{at_.vector_lanes} * unroll) unroll /= 2;
-  return unroll;
-}
-
-// Of one run of the stage's innermost loop, into the accumulator that gets most; nullopt: not known.
-std::optional<int64_t> ReduceEmitter::AdditionsOfRun(const StageInfo& info, unsigned unroll) const {
-  if (info.stage->inner_size() == 0) return 1;
-  const std::optional<int64_t> known = k_.facts.ConstantExpr(*info.stage->inner().rbegin());
-  if (!known || k_.kernel.schedule().vector_dim() != v1::VECTOR_INNER_LAST || info.has_scan) return known;
-  const int64_t width = at_.vector_lanes, per_iteration = width * CopiesOf(info, unroll);
-  return *known / per_iteration + (*known % per_iteration + width - 1) / width;
-}
-
-bool ReduceEmitter::LongSum(const StageInfo& info, const v1::LoopOp& op, unsigned unroll) const {
-  constexpr int64_t kMany = int64_t{1} << 30;
-  if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce || op.mode() != v1::REDUCE_SUM) return false;
-  const v1::DType dtype = k_.DTypeOf(op.args(0));
-  if (!IsFloating(dtype)) return false;
-  if (shared_ != nullptr) return dtype != v1::F64 && shared_->IsLongSum(info);
-  int64_t runs = 1;
-  for (int k = 0; k + 1 < info.stage->inner_size(); ++k) {
-    const std::optional<int64_t> known = k_.facts.ConstantExpr(info.stage->inner(k));
-    if (!known || *known > kMany) return true;
-    runs *= *known;
-    if (runs > kMany) return true;
-  }
-  const std::optional<int64_t> run = AdditionsOfRun(info, unroll);
-  return !run || *run > kMany || runs * *run > kFloatAdditionsMax;
 }
 
 llvm::Type* ReduceEmitter::AccumulatorType(const StageInfo& info, llvm::Type* scalar) const {
@@ -95,9 +50,11 @@ void ReduceEmitter::Init(const StageInfo& info, unsigned unroll) {
     accumulator.op = info.first_op + k;
     accumulator.kind = static_cast<v1::ReduceKind>(op.mode());
     accumulator.dtype = k_.DTypeOf(op.args(0));
-    accumulator.widened = LongSum(info, op, unroll);
+    accumulator.widened = IsLongSum(k_.facts, accumulator.op, unroll);
     if (accumulator.widened && shared_ == nullptr && !info.has_scan) BeginTotal(info, &accumulator);
-    const unsigned copies = accumulator.total != nullptr ? CopiesOf(info, unroll) : unroll;
+    const unsigned copies = accumulator.total == nullptr
+                                ? unroll
+                                : VectorsSideBySide(k_.facts, k_.kernel.schedule().vectors(), info, unroll);
     const bool doubles = accumulator.widened && accumulator.total == nullptr;
     llvm::Constant* identity = combine_.Identity(accumulator.kind, doubles ? v1::F64 : accumulator.dtype);
     llvm::Type* type = AccumulatorType(info, identity->getType());
@@ -241,10 +198,8 @@ void ReduceEmitter::AddToTotals(llvm::Value* done, int64_t step, llvm::Value* co
 
 void ReduceEmitter::AddRunToTotals(const StageInfo& info, unsigned unroll) {
   if (!HasTotals()) return;
-  const std::optional<int64_t> run = AdditionsOfRun(info, unroll);
-  if (run && *run >= kIterationsToTotal + unroll) return;
-  const int64_t period =
-      run ? std::bit_ceil(uint64_t(kIterationsToTotal / std::max<int64_t>(1, *run))) : kRunsToTotal;
+  const int64_t period = RunsToTotal(k_.facts, info, unroll);
+  if (period == 0) return;
   llvm::Value* runs = b_.CreateNSWAdd(b_.CreateLoad(b_.getInt64Ty(), runs_), b_.I64(1));
   b_.CreateStore(runs, runs_);
   AddToTotalsIf(b_.CreateICmpEQ(b_.CreateURem(runs, b_.I64(period)), b_.I64(0)));

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "compiler/codegen/combine_emitter.h"
@@ -21,7 +20,7 @@ struct Accumulator {
   uint32_t op = 0;
   v1::ReduceKind kind = v1::REDUCE_UNSPECIFIED;
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;  // of the value that is reduced
-  bool widened = false;                     // sums over long domains are kept in F64
+  bool widened = false;                     // kept in F64: schedule/long_sums.h
   llvm::AllocaInst* total = nullptr;        // of a widened one whose copies are not: what they were added to
   llvm::AllocaInst* lost = nullptr;         // of an F64 total: what its additions lost
   std::vector<llvm::AllocaInst*> value;     // one an unrolled copy
@@ -38,8 +37,6 @@ class SharedReduction {
   // give a position, else null.
   virtual void CombineThreads(v1::ReduceKind kind, v1::DType kept, llvm::Value** value,
                               llvm::Value** position) = 0;
-  // Does a thread add so many values that the stage's sums are F64?
-  virtual bool IsLongSum(const StageInfo& info) const = 0;
 };
 
 class ReduceEmitter {
@@ -58,14 +55,10 @@ class ReduceEmitter {
   void AddRunToTotals(const StageInfo& info, unsigned unroll);
   void Finish(const StageInfo& info);
 
-  unsigned copies() const { return accumulators_.empty() ? 1 : accumulators_[0].value.size(); }
   // Of rows that are reduced beside each other, each has its own.
   void Swap(std::vector<Accumulator>* accumulators) { accumulators_.swap(*accumulators); }
 
  private:
-  unsigned CopiesOf(const StageInfo& info, unsigned unroll) const;
-  std::optional<int64_t> AdditionsOfRun(const StageInfo& info, unsigned unroll) const;
-  bool LongSum(const StageInfo& info, const v1::LoopOp& op, unsigned unroll) const;
   llvm::Type* AccumulatorType(const StageInfo& info, llvm::Type* scalar) const;
   void BeginTotal(const StageInfo& info, Accumulator* accumulator);
   llvm::Value* PositionInDomain();

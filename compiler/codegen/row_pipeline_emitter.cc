@@ -254,11 +254,14 @@ void RowPipelineEmitter::Iteration(llvm::Value* iteration) {
   llvm::Value* origin = shifted_.exists() ? shifted_.Estimate() : nullptr;
   keep(0);
 
-  unsigned unroll = 1;
-  for (const RowPass& pass : passes_) unroll = std::max(unroll, stages_.Unroll(*pass.stage));
+  unsigned unroll = 1, side_by_side = 1;
+  for (const RowPass& pass : passes_) {
+    unroll = std::max(unroll, stages_.Unroll(*pass.stage));
+    side_by_side = std::max(side_by_side, stages_.SideBySide(*pass.stage));
+  }
   for (const RowPass& pass : passes_) InitPass(pass, unroll);
   at_.variables.resize(2);
-  stages_.VectorLoop(1, b_.I64(0), passes_[0].stage->extents[0], unroll, [&] {
+  stages_.VectorLoop(1, b_.I64(0), passes_[0].stage->extents[0], side_by_side, [&] {
     // The last pass first: it reads what was kept of its row before the present one takes the place.
     for (size_t k = count; k-- > 0;) {
       TakeCarried(k, rows[k]);

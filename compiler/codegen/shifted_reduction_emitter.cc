@@ -145,9 +145,9 @@ void ShiftedReductionEmitter::Stage(const StageInfo& info) {
     return;
   }
   llvm::Value* origin = Estimate();
-  const unsigned unroll = stages_.Unroll(*second_);
-  Init(unroll);
-  stages_.VectorLoop(k_.kernel.outer_size(), b_.I64(0), first_->extents[0], unroll, [&] { Ops(); });
+  Init(stages_.Unroll(*second_));
+  stages_.VectorLoop(k_.kernel.outer_size(), b_.I64(0), first_->extents[0], stages_.SideBySide(*second_),
+                     [&] { Ops(); });
   Settle(origin);
 }
 

@@ -1,6 +1,8 @@
 #include "compiler/codegen/stage_emitter.h"
 
 #include "compiler/codegen/row_cache_emitter.h"
+#include "compiler/schedule/row_pipeline.h"
+#include "compiler/schedule/thread_walk.h"
 
 namespace kiln {
 
@@ -22,13 +24,16 @@ unsigned StageEmitter::Unroll(const StageInfo& info) const {
   return schedule.has_rows() ? schedule.rows().unroll(k_.NumberOf(info)) : 1;
 }
 
+unsigned StageEmitter::SideBySide(const StageInfo& info) const {
+  return VectorsSideBySide(k_.facts, k_.kernel.schedule().vectors(), info, Unroll(info));
+}
+
 void StageEmitter::InnerFrom(const StageInfo& info, uint32_t level) {
   const uint32_t variable = k_.kernel.outer_size() + level;
   const bool last = level + 1 == info.extents.size();
   if (last && info.has_scan) reductions_.InitScans(info);
-  const unsigned unroll = reductions_.copies();
   if (last && k_.kernel.schedule().vector_dim() == v1::VECTOR_INNER_LAST && !info.has_scan) {
-    VectorLoop(variable, b_.I64(0), info.extents[level], unroll, [&] { Ops(info); });
+    VectorLoop(variable, b_.I64(0), info.extents[level], SideBySide(info), [&] { Ops(info); });
     return;
   }
   InnerLoop(info, level, [&](llvm::Value* i) {
@@ -39,7 +44,7 @@ void StageEmitter::InnerFrom(const StageInfo& info, uint32_t level) {
       return;
     }
     InnerFrom(info, level + 1);
-    if (level + 2 == info.extents.size()) reductions_.AddRunToTotals(info, unroll);
+    if (level + 2 == info.extents.size()) reductions_.AddRunToTotals(info, Unroll(info));
   });
 }
 
@@ -99,9 +104,6 @@ void StageEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* h
   }
   const int64_t width = at_.vector_lanes;
   llvm::Value* count = b_.CreateNSWSub(hi, lo);
-  if (auto* known = llvm::dyn_cast<llvm::ConstantInt>(count)) {
-    while (unroll > 1 && known->getSExtValue() < width * unroll) unroll /= 2;
-  }
   llvm::Value* rest = b_.CreateURem(count, b_.I64(width * unroll));
   llvm::Value* full_end = b_.CreateNSWSub(hi, rest, "full");
   at_.lanes = at_.vector_lanes;

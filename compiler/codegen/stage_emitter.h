@@ -39,6 +39,8 @@ class StageEmitter {
                           CodeBody body);
   // How often the schedule unrolls the stage's vector loop.
   unsigned Unroll(const StageInfo& info) const;
+  // How many of these the loop has, where its length is known.
+  unsigned SideBySide(const StageInfo& info) const;
 
  protected:
   virtual void InnerFrom(const StageInfo& info, uint32_t level);

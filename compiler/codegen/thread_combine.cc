@@ -51,18 +51,13 @@ class PartialSlots {
 
 ThreadCombine::ThreadCombine(KernelContext* context, LoopState* state, ThreadBlock* block,
                              const SharedPoint* point)
-    : k_(*context),
-      at_(*state),
-      b_(k_.b),
+    : at_(*state),
+      b_(context->b),
       block_(*block),
       point_(*point),
-      chosen_(k_.kernel.schedule().threads()),
+      chosen_(context->kernel.schedule().threads()),
       threads_(chosen_.threads()),
       combine_(context) {}
-
-bool ThreadCombine::IsLongSum(const StageInfo& info) const {
-  return kiln::IsLongSum(k_.facts, chosen_, k_.NumberOf(info));
-}
 
 void ThreadCombine::CombineThreads(v1::ReduceKind kind, v1::DType kept, llvm::Value** value,
                                    llvm::Value** position) {

@@ -21,7 +21,6 @@ class ThreadCombine : public SharedReduction {
 
   void CombineThreads(v1::ReduceKind kind, v1::DType kept, llvm::Value** value,
                       llvm::Value** position) override;
-  bool IsLongSum(const StageInfo& info) const override;
 
  private:
   void CombineBlock(v1::ReduceKind kind, v1::DType kept, llvm::Value** value, llvm::Value** position);
@@ -30,7 +29,6 @@ class ThreadCombine : public SharedReduction {
   void FoldWarp(unsigned to, v1::ReduceKind kind, v1::DType kept, llvm::Value** value,
                 llvm::Value** position);
 
-  KernelContext& k_;
   LoopState& at_;
   LoopBuilder& b_;
   ThreadBlock& block_;

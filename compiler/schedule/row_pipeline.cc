@@ -7,6 +7,7 @@
 #include "absl/numeric/bits.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/dtype_groups.h"
+#include "compiler/schedule/long_sums.h"
 #include "compiler/schedule/row_reads.h"
 #include "compiler/schedule/shifted_reduction.h"
 #include "compiler/target/cost_model.h"
@@ -209,6 +210,14 @@ absl::Status CheckUnroll(const KernelFacts& facts, const VectorTarget&, const v1
     }
   }
   return absl::OkStatus();
+}
+
+uint32_t VectorsSideBySide(const KernelFacts& facts, const v1::VectorSchedule& schedule,
+                           const StageFacts& stage, uint32_t unroll) {
+  if (stage.stage->inner_size() == 0) return unroll;
+  const std::optional<int64_t> known = facts.ConstantExpr(*stage.stage->inner().rbegin());
+  while (known && unroll > 1 && *known < int64_t{schedule.lanes()} * unroll) unroll /= 2;
+  return unroll;
 }
 
 }  // namespace kiln

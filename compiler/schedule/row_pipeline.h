@@ -15,11 +15,6 @@
 
 namespace kiln {
 
-// Iterations of one loop before its F32 accumulators are added to a long sum: rare, and few enough for equal
-// numbers, whose errors all point one way. Blocks of a pipeline's groups end where an iteration does that is
-// due.
-inline constexpr int64_t kIterationsToTotal = 16;
-
 // The stages of a kernel by pass over a row. A shifted reduction is one pass, named by its first stage.
 struct RowPasses {
   struct Pass {
@@ -43,5 +38,9 @@ absl::Status CheckRowPipeline(const KernelFacts& facts, const VectorTarget& targ
 void ChooseUnroll(const KernelFacts& facts, const VectorTarget& target, v1::VectorSchedule* schedule);
 absl::Status CheckUnroll(const KernelFacts& facts, const VectorTarget& target,
                          const v1::VectorSchedule& schedule);
+
+// Of `unroll` vectors side by side: no more than the stage's innermost loop has, where its length is known.
+uint32_t VectorsSideBySide(const KernelFacts& facts, const v1::VectorSchedule& schedule,
+                           const StageFacts& stage, uint32_t unroll);
 
 }  // namespace kiln

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "compiler/ir/reduce_kinds.h"
+#include "compiler/schedule/long_sums.h"
 #include "compiler/schedule/thread_walk.h"
 #include "compiler/target/cost_model.h"
 
@@ -98,7 +99,7 @@ absl::Status CheckSoftmaxFits(const KernelFacts& facts, const Machine&, const v1
   const StageFacts& info = facts.StageOf(schedule.rows().softmax().sum());
   if (*facts.ConstantExpr(info.stage->inner(0)) % schedule.lanes() != 0)
     return RefuseThreads("a softmax's row is no whole vectors");
-  if (IsLongSum(facts, schedule, static_cast<size_t>(&info - facts.stages().data())))
+  if (HasLongSums(facts, schedule, static_cast<size_t>(&info - facts.stages().data())))
     return RefuseThreads("a softmax's sum that is kept in F64");
   return absl::OkStatus();
 }

@@ -1,30 +1,10 @@
 #include "compiler/schedule/thread_walk.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 
 namespace kiln {
-namespace {
-
-constexpr int64_t kFloatAdditionsMax = 512;  // of one accumulator
-
-// That share the stage's loop.
-int64_t ThreadsOfStage(const KernelFacts& facts, const v1::ThreadSchedule& schedule, size_t stage) {
-  const StageFacts& info = facts.stages()[stage];
-  const int loops = info.stage->inner_size();
-  if (schedule.has_columns() && loops > 0) {
-    const auto level = static_cast<int>(schedule.columns().levels(static_cast<int>(stage)));
-    const int64_t extent = facts.ConstantExpr(info.stage->inner(level)).value_or(1);
-    return std::clamp<int64_t>(extent, 1, schedule.columns().rows());
-  }
-  if (!schedule.has_rows() || info.has_scan || loops == 0) return 1;
-  if (!facts.ConstantExpr(info.stage->inner(loops - 1))) return 1;
-  return std::clamp<int64_t>(IterationsOf(facts, schedule, stage), 1, schedule.threads());
-}
-
-}  // namespace
 
 bool IsAccess(const v1::LoopOp& op) {
   const auto opcode = static_cast<LoopOpcode>(op.op());
@@ -97,21 +77,6 @@ int64_t MostIterations(const KernelFacts& facts, const v1::ThreadSchedule& sched
     longest = std::max(longest, IterationsOf(facts, schedule, stage));
   }
   return longest;
-}
-
-bool IsLongSum(const KernelFacts& facts, const v1::ThreadSchedule& schedule, size_t stage) {
-  const StageFacts& info = facts.stages()[stage];
-  if (info.stage->inner_size() == 0) return false;
-  int64_t additions = 1;
-  for (const uint32_t extent : info.stage->inner()) {
-    const std::optional<int64_t> known = facts.ConstantExpr(extent);
-    if (!known || *known > kLoopMax) return true;
-    additions *= *known;
-    if (additions > kLoopMax) return true;
-  }
-  const bool by_vectors = facts.WalksRows() && !info.has_scan;
-  return additions > kFloatAdditionsMax * ThreadsOfStage(facts, schedule, stage) *
-                         (by_vectors ? int64_t{schedule.lanes()} : 1);
 }
 
 bool IsStripSum(const v1::ThreadSchedule& schedule, uint32_t op) {

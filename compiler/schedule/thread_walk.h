@@ -42,9 +42,6 @@ bool IsFlattened(const v1::ThreadSchedule& schedule, size_t stage);
 int64_t IterationsOf(const KernelFacts& facts, const v1::ThreadSchedule& schedule, size_t stage);
 int64_t MostIterations(const KernelFacts& facts, const v1::ThreadSchedule& schedule);  // of any stage
 
-// More numbers than an F32 accumulator may take: such sums are kept in F64.
-bool IsLongSum(const KernelFacts& facts, const v1::ThreadSchedule& schedule, size_t stage);
-
 bool IsStripSum(const v1::ThreadSchedule& schedule, uint32_t op);
 
 uint32_t ThreadsOfBlock(const v1::ThreadSchedule& schedule);

@@ -13,6 +13,7 @@
 #include "compiler/graph/schedule_text.h"
 #include "compiler/ir/kernel_builder.h"
 #include "compiler/ir/verify_kernel.h"
+#include "compiler/schedule/long_sums.h"
 #include "compiler/target/machine.h"
 #include "tests/conformance/gpu_target.h"
 #include "tests/unit/schedule_kernels.h"
@@ -242,6 +243,18 @@ TEST(ThreadSchedule, PointsAreWideWhere32BitsMayNotHoldThem) {
   side.set_op(v1::EXPR_SYMBOL);
   side.set_value(0);
   EXPECT_TRUE(Chosen(unknown).wide_points());
+}
+
+TEST(ThreadSchedule, SumsAreLongByWhatAThreadAdds) {
+  const auto is_long = [](v1::Kernel kernel, uint32_t sum) {
+    *kernel.mutable_schedule()->mutable_threads() = Chosen(kernel);
+    return IsLongSum(KernelFacts(kernel), sum, 1);
+  };
+  EXPECT_FALSE(is_long(ColumnSums(512, 1 << 20), 1));  // each has its thread
+  EXPECT_TRUE(is_long(ColumnSums(513, 1 << 20), 1));
+  EXPECT_FALSE(is_long(ColumnSums(513, 1 << 20), 0));  // a load
+  EXPECT_FALSE(is_long(Softmax(4096, 4096), 5));
+  EXPECT_TRUE(is_long(Softmax(16, int64_t{1} << 24), 5));
 }
 
 TEST(ThreadSchedule, RegistersAreTheRows) {

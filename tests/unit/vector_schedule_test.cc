@@ -12,6 +12,8 @@
 #include "compiler/graph/schedule_text.h"
 #include "compiler/ir/kernel_builder.h"
 #include "compiler/ir/verify_kernel.h"
+#include "compiler/schedule/long_sums.h"
+#include "compiler/schedule/row_pipeline.h"
 #include "tests/conformance/host_target.h"
 #include "tests/unit/schedule_kernels.h"
 
@@ -192,6 +194,33 @@ TEST(VectorSchedule, WhatASmallCacheDoesNotHoldComesFromMemory) {
   ASSERT_EQ(few.prefetches_size(), 2);
   EXPECT_EQ(few.prefetches(1).load(), 11u);
   EXPECT_EQ(few.prefetches(1).rows_ahead(), 1u);
+}
+
+TEST(VectorSchedule, NoMoreVectorsGoSideBySideThanThereAre) {
+  v1::VectorSchedule schedule;
+  schedule.set_lanes(16);
+  const auto side_by_side = [&](int64_t columns) {
+    const v1::Kernel kernel = LayerNorm(4, columns);
+    const KernelFacts facts(kernel);
+    return VectorsSideBySide(facts, schedule, facts.stages()[0], 4);
+  };
+  EXPECT_EQ(side_by_side(64), 4u);
+  EXPECT_EQ(side_by_side(63), 2u);
+  EXPECT_EQ(side_by_side(31), 1u);
+  EXPECT_EQ(side_by_side(1), 1u);
+}
+
+TEST(VectorSchedule, SumsAreLongByWhatAnAccumulatorGets) {
+  const auto is_long = [](int64_t columns, uint32_t op, uint32_t unroll) {
+    v1::Kernel kernel = LayerNorm(4, columns);
+    *kernel.mutable_schedule()->mutable_vectors() = Chosen(kernel, TargetOf(""));
+    EXPECT_EQ(kernel.schedule().vectors().lanes(), 16u);
+    return IsLongSum(KernelFacts(kernel), op, unroll);
+  };
+  EXPECT_FALSE(is_long(2048, 1, 4));  // 32 vectors each
+  EXPECT_TRUE(is_long(2049, 1, 4));
+  EXPECT_TRUE(is_long(2048, 1, 2));
+  EXPECT_FALSE(is_long(2049, 0, 4));  // a load
 }
 
 TEST(VectorSchedule, ExponentialsAreKeptWhereTheSecondLevelHoldsThem) {
