@@ -22,6 +22,7 @@ VectorMemory::VectorMemory(KernelContext* context, LoopState* state, IndexEmitte
     : MemoryEmitter(context, state, index),
       schedule_(context->kernel.schedule().vectors()),
       streamed_(context->kernel.buffers_size()) {
+  for (const uint32_t store : schedule_.streams()) streams_.push_back(k_.facts.ops()[store]);
   for (const v1::Prefetch& prefetch : schedule_.prefetches())
     prefetches_[k_.facts.ops()[prefetch.load()]] = &prefetch;
 }
@@ -33,16 +34,6 @@ void VectorMemory::EmitConditions() {
         static_cast<int64_t>(schedule_.nontemporal_bytes_min()) / int64_t{ir::ByteWidth(buffer.dtype())};
     streamed_[k] = b_.CreateICmpSGE(index_.Scalar(buffer.span()), b_.I64(elements), "streamed");
   }
-}
-
-bool VectorMemory::MayBeNontemporal(const v1::LoopOp& op) const {
-  if (streamed_[op.buffer()] == nullptr || op.mode() != v1::STORE_PLAIN) return false;
-  // Lines are filled by one store, or by neighbours in time.
-  const uint64_t bytes = at_.lanes * ir::ByteWidth(k_.BufferDType(op));
-  const bool innermost =
-      !schedule_.has_tile() && (at_.vector_variable >= static_cast<uint32_t>(k_.kernel.outer_size()) ||
-                                at_.stage->stage->inner_size() == 0);
-  return bytes >= static_cast<uint64_t>(k_.target.machine.cpu.cache_line_bytes) || innermost;
 }
 
 // Where the vector loop's first vector is stored: its neighbours lie whole vectors behind it, and are aligned
@@ -58,7 +49,7 @@ llvm::Value* VectorMemory::StartOfVectors(const v1::LoopOp& op, llvm::Value* poi
 }
 
 void VectorMemory::VectorStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* pointer) {
-  if (!MayBeNontemporal(op)) {
+  if (std::find(streams_.begin(), streams_.end(), &op) == streams_.end()) {
     MemoryEmitter::VectorStore(op, value, pointer);
     return;
   }
@@ -118,8 +109,7 @@ void VectorMemory::Prefetch(const v1::LoopOp& op) {
 
 void VectorMemory::EndStreams() {
   if (k_.operations.stream_fence == llvm::Intrinsic::not_intrinsic) return;
-  const auto streams = [](llvm::Value* condition) { return condition != nullptr; };
-  if (std::any_of(streamed_.begin(), streamed_.end(), streams)) {
+  if (schedule_.nontemporal_size() > 0) {
     b_.CreateIntrinsic(k_.operations.stream_fence, llvm::ArrayRef<llvm::Type*>{},
                        llvm::ArrayRef<llvm::Value*>{});
   }

@@ -35,12 +35,12 @@ class VectorMemory : public MemoryEmitter {
   void Prefetch(const v1::LoopOp& op) override;
 
  private:
-  bool MayBeNontemporal(const v1::LoopOp& op) const;
   llvm::Value* StartOfVectors(const v1::LoopOp& op, llvm::Value* pointer);
   llvm::Value* AddressAhead(const v1::LoopOp& op, const v1::Prefetch& prefetch);
 
   const v1::VectorSchedule& schedule_;
-  std::vector<llvm::Value*> streamed_;  // by buffer: whether stores pass the cache by; null: never
+  std::vector<llvm::Value*> streamed_;  // by buffer: whether its streams pass the cache by; null: never
+  std::vector<const v1::LoopOp*> streams_;
   llvm::DenseMap<const v1::LoopOp*, const v1::Prefetch*> prefetches_;
 };
 

@@ -143,6 +143,12 @@ std::string ScheduleText(const v1::VectorSchedule& schedule) {
   if (schedule.nontemporal_size() > 0) {
     parts.push_back(absl::StrCat("nontemporal ", NumbersText(schedule.nontemporal(), "b"), " from ",
                                  schedule.nontemporal_bytes_min(), " bytes"));
+    // Each buffer has one store.
+    if (schedule.streams_size() == 0) {
+      parts.back() += " by no store";
+    } else if (schedule.streams_size() < schedule.nontemporal_size()) {
+      absl::StrAppend(&parts.back(), " by ", NumbersText(schedule.streams(), "%"), " alone");
+    }
   }
   for (const v1::Prefetch& prefetch : schedule.prefetches()) parts.push_back(PrefetchText(prefetch));
   return absl::StrJoin(parts, "; ");

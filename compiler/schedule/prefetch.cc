@@ -23,12 +23,26 @@ constexpr uint32_t kRowsAheadMax = 64;
 
 using Prefetches = std::map<uint32_t, v1::Prefetch>;  // by load
 
-bool IsWrittenOnce(const KernelFacts& facts, uint32_t buffer) {
-  if (facts.kernel().buffers(static_cast<int>(buffer)).access() != v1::WRITE) return false;
-  return 1 == std::count_if(facts.ops().begin(), facts.ops().end(), [&](const v1::LoopOp* op) {
-           const auto opcode = static_cast<LoopOpcode>(op->op());
-           return (opcode == LoopOpcode::kLoad || opcode == LoopOpcode::kStore) && op->buffer() == buffer;
-         });
+// The one store of a buffer that nobody reads.
+std::optional<uint32_t> OnlyStoreOf(const KernelFacts& facts, uint32_t buffer) {
+  if (facts.kernel().buffers(static_cast<int>(buffer)).access() != v1::WRITE) return std::nullopt;
+  std::optional<uint32_t> store;
+  for (uint32_t id = 0; id < facts.ops().size(); ++id) {
+    if (facts.opcode(id) != LoopOpcode::kStore || facts.op(id).buffer() != buffer) continue;
+    if (store) return std::nullopt;
+    store = id;
+  }
+  return store;
+}
+
+// By one vector, or by neighbours in time.
+bool FillsLines(const KernelFacts& facts, const Machine& machine, const v1::VectorSchedule& schedule,
+                uint32_t store) {
+  if (schedule.lanes() == 1) return false;
+  if (!schedule.has_tile() && (facts.WalksRows() || facts.StageOf(store).stage->inner_size() == 0))
+    return true;
+  const v1::KernelBuffer& buffer = facts.kernel().buffers(static_cast<int>(facts.op(store).buffer()));
+  return int64_t{schedule.lanes()} * ir::ByteWidth(buffer.dtype()) >= machine.cpu.cache_line_bytes;
 }
 
 v1::Prefetch BytesAhead(uint32_t load, int64_t bytes, v1::CacheLevel level) {
@@ -112,6 +126,13 @@ void OfPoints(const KernelFacts& facts, const Machine& machine, Prefetches* foun
   }
 }
 
+bool MayStream(const KernelFacts& facts, const v1::VectorSchedule& schedule, uint32_t store) {
+  if (schedule.lanes() == 1 || store >= facts.ops().size() || facts.opcode(store) != LoopOpcode::kStore)
+    return false;
+  const auto& buffers = schedule.nontemporal();
+  return std::find(buffers.begin(), buffers.end(), facts.op(store).buffer()) != buffers.end();
+}
+
 bool MayPrefetch(const KernelFacts& facts, const v1::VectorSchedule& schedule, const v1::Prefetch& prefetch) {
   const v1::LoopOp& op = facts.op(prefetch.load());
   if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad || op.args_size() > 0 ||
@@ -133,12 +154,15 @@ bool MayPrefetch(const KernelFacts& facts, const v1::VectorSchedule& schedule, c
 void ChooseNontemporal(const KernelFacts& facts, const VectorTarget& target, v1::VectorSchedule* schedule) {
   const int64_t bytes_min = cost::NontemporalBytesMin(target.machine);
   for (int k = 0; k < facts.kernel().buffers_size(); ++k) {
-    if (!IsWrittenOnce(facts, static_cast<uint32_t>(k))) continue;
+    const std::optional<uint32_t> store = OnlyStoreOf(facts, static_cast<uint32_t>(k));
+    if (!store) continue;
     const v1::KernelBuffer& buffer = facts.kernel().buffers(k);
     const std::optional<int64_t> elements = facts.ConstantExpr(buffer.span());
     if (elements && *elements < bytes_min / ir::ByteWidth(buffer.dtype())) continue;
     schedule->add_nontemporal(static_cast<uint32_t>(k));
+    if (FillsLines(facts, target.machine, *schedule, *store)) schedule->add_streams(*store);
   }
+  std::sort(schedule->mutable_streams()->begin(), schedule->mutable_streams()->end());
   if (schedule->nontemporal_size() > 0) schedule->set_nontemporal_bytes_min(static_cast<uint64_t>(bytes_min));
 }
 
@@ -147,11 +171,19 @@ absl::Status CheckNontemporal(const KernelFacts& facts, const VectorTarget&,
   uint32_t next = 0;
   for (const uint32_t buffer : schedule.nontemporal()) {
     if (buffer < next || buffer >= static_cast<uint32_t>(facts.kernel().buffers_size()) ||
-        !IsWrittenOnce(facts, buffer)) {
+        !OnlyStoreOf(facts, buffer)) {
       return absl::InvalidArgumentError(
           absl::StrCat("schedule: buffer ", buffer, " is not written by one store and read by nobody"));
     }
     next = buffer + 1;
+  }
+  next = 0;
+  for (const uint32_t store : schedule.streams()) {
+    if (store < next || !MayStream(facts, schedule, store)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("schedule: op ", store, " stores no vectors of a nontemporal buffer"));
+    }
+    next = store + 1;
   }
   if (schedule.nontemporal_bytes_min() > static_cast<uint64_t>(INT64_MAX)) {
     return absl::InvalidArgumentError("schedule: more bytes of a nontemporal store than there can be");

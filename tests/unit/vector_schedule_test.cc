@@ -162,6 +162,23 @@ v1::Kernel Transpose(bool of_sines) {
   return m.Build();
 }
 
+// 16 MiB copied, by points that lie side by side in each of their planes. Op 1 stores.
+v1::Kernel Planes(v1::DType dtype, int64_t planes) {
+  KernelBuilder m;
+  const uint32_t n = m.Const(1 << 20), all = m.Const(planes << 20);
+  const uint32_t in = m.Buffer(dtype, v1::READ, all), out = m.Buffer(dtype, v1::WRITE, all);
+  m.Outer(n);
+  m.BeginStage({m.Const(planes)});
+  const uint32_t index = m.Add(m.Mul(m.Var(1), n), m.Var(0));
+  m.Store(out, index, m.Load(in, index));
+  m.Schedule(1, 1 << 16, v1::VECTOR_OUTER_LAST);
+  return m.Build();
+}
+
+uint32_t LastOp(const v1::Kernel& kernel) {
+  return static_cast<uint32_t>(KernelFacts(kernel).ops().size()) - 1;
+}
+
 TEST(VectorSchedule, LargeRowsGoInGroupsAsTheMachinePrefetches) {
   const v1::Kernel kernel = LayerNorm(1027, 4096);
   EXPECT_EQ(
@@ -178,6 +195,21 @@ TEST(VectorSchedule, LargeRowsGoInGroupsAsTheMachinePrefetches) {
       "8, 1 at once, results by blocks of 256 columns; nontemporal b3 from 16777216 bytes; prefetch of "
       "%4 6144 "
       "bytes ahead into the first level");
+}
+
+TEST(VectorSchedule, StoresThatFillLinesPassTheCacheBy) {
+  const v1::Kernel norm = LayerNorm(1027, 4096);
+  EXPECT_THAT(Chosen(norm, TargetOf("")).streams(), ElementsAre(LastOp(norm)));  // by neighbours
+  const v1::VectorSchedule whole = Chosen(Planes(v1::F32, 4), TargetOf(""));
+  EXPECT_THAT(whole.nontemporal(), ElementsAre(1));
+  EXPECT_THAT(whole.streams(), ElementsAre(1));
+  const v1::VectorSchedule half = Chosen(Planes(v1::BF16, 8), TargetOf(""));  // vectors of 32 bytes
+  EXPECT_THAT(half.nontemporal(), ElementsAre(1));
+  EXPECT_THAT(half.streams(), IsEmpty());
+  EXPECT_THAT(ScheduleText(half), HasSubstr("nontemporal b1 from 16777216 bytes by no store"));
+  v1::Kernel scalars = Planes(v1::F32, 4);
+  scalars.mutable_schedule()->set_vector_dim(v1::VECTOR_NONE);
+  EXPECT_THAT(Chosen(scalars, TargetOf("")).streams(), IsEmpty());
 }
 
 TEST(VectorSchedule, WhatASmallCacheDoesNotHoldComesFromMemory) {
@@ -320,6 +352,7 @@ TEST_F(VectorScheduleCheck, OtherNumbersThanTheRulesAreAllowed) {
     s.mutable_rows()->set_unroll(2, 2);
     s.mutable_prefetches(0)->set_rows_ahead(2);
     s.clear_nontemporal();
+    s.clear_streams();
   });
   EXPECT_TRUE(status.ok()) << status;
 }
@@ -422,6 +455,19 @@ TEST_F(VectorScheduleCheck, MemoryIsThatOfTheKernel) {
   for (const uint32_t buffer : {0, 3, 9}) {  // read, named twice, not there
     Refused(norm, "is not written by one store", [&](auto& s) { s.add_nontemporal(buffer); });
   }
+  const auto streams = [&](const v1::Kernel& kernel, const Change& change) {
+    Refused(kernel, "stores no vectors of a nontemporal buffer", change);
+  };
+  for (const uint32_t op : {0u, LastOp(norm), 99u}) {  // a load, named twice, not there
+    streams(norm, [&](auto& s) { s.add_streams(op); });
+  }
+  streams(norm, [](auto& s) { s.clear_nontemporal(); });
+  streams(LayerNorm(16, 64), [](auto& s) { s.add_streams(LastOp(LayerNorm(16, 64))); });  // small
+  v1::Kernel scalars = Planes(v1::F32, 4);
+  scalars.mutable_schedule()->set_vector_dim(v1::VECTOR_NONE);
+  streams(scalars, [](auto& s) { s.add_streams(1); });
+  EXPECT_TRUE(Changed(norm, [](auto& s) { s.clear_streams(); }).ok());
+  EXPECT_TRUE(Changed(Planes(v1::BF16, 8), [](auto& s) { s.add_streams(1); }).ok());  // allowed, but slow
   Refused(norm, "more bytes", [](auto& s) { s.set_nontemporal_bytes_min(~uint64_t{0}); });
   const auto prefetch = [&](void (*change)(v1::Prefetch&)) {
     Refused(norm, "has no such lines", [&](auto& s) { change(*s.mutable_prefetches(0)); });
