@@ -54,21 +54,19 @@ void StageEmitter::InnerLoop(const StageInfo& info, uint32_t level, LoopBody bod
 
 void StageEmitter::Ops(const StageInfo& info) {
   for (int k = 0; k < info.stage->ops_size(); ++k) {
-    if (MayLoadFirst(info.stage->ops(k))) Op(info.first_op + k, info.stage->ops(k));
+    if (IsLoadedFirst(info.stage->ops(k))) Op(info.first_op + k, info.stage->ops(k));
   }
   for (int k = 0; k < info.stage->ops_size(); ++k) {
     const v1::LoopOp& op = info.stage->ops(k);
     const uint32_t id = info.first_op + k;
-    if (MayLoadFirst(op) || ReadKept(id)) continue;
+    if (IsLoadedFirst(op) || ReadKept(id)) continue;
     Op(id, op);
     if (cache_ != nullptr) cache_->Keep(id);
   }
 }
 
-// Where instructions are issued in order, all loads stand before the first branch of a function's (sines of
-// large arguments), so that they are in flight at once.
-bool StageEmitter::MayLoadFirst(const v1::LoopOp& op) const {
-  return k_.operations.issues_in_order && op.args_size() == 0 && k_.facts.IsSourceLoad(op);
+bool StageEmitter::IsLoadedFirst(const v1::LoopOp& op) const {
+  return k_.kernel.schedule().threads().loads_first() && MayLoadFirst(k_.facts, op);
 }
 
 // Of an op that nothing asks for, nothing.

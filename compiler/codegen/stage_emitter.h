@@ -55,7 +55,7 @@ class StageEmitter {
   LoopBuilder& b_;
 
  private:
-  bool MayLoadFirst(const v1::LoopOp& op) const;
+  bool IsLoadedFirst(const v1::LoopOp& op) const;
   bool ReadKept(uint32_t id);
 
   OpEmitter& ops_;

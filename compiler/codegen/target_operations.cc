@@ -16,7 +16,6 @@ namespace {
 constexpr TargetOperations kThreadOperations = {
     .name = "nvptx",
     .maximum_bits = 32,
-    .issues_in_order = true,
     .float_functions = &MathEmitter::kGpuFunctions,
     .converts_bf16 = true,
     .high_product = llvm::Intrinsic::nvvm_mulhi_ui,

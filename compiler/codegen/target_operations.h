@@ -35,9 +35,8 @@ struct TargetOperations {
   unsigned maximum_bits = 0;
   // Of two registers of F32: b where it is beyond a, else a; so a where b is NaN, and b where a is.
   llvm::Value* (*beyond)(llvm::IRBuilder<>& b, llvm::Value* x, llvm::Value* y, bool maximum) = nullptr;
-  bool vectors = false;          // a register holds many lanes; else each is computed by itself
-  bool issues_in_order = false;  // what stands behind a branch does not start before it
-  bool gathers = false;          // and scatters, of elements of 4 and 8 bytes: llvm.masked.gather
+  bool vectors = false;  // a register holds many lanes; else each is computed by itself
+  bool gathers = false;  // and scatters, of elements of 4 and 8 bytes: llvm.masked.gather
   const FloatFunctions* float_functions = nullptr;                    // in ways of its own: math.h
   bool converts_bf16 = false;                                         // from and to F32
   llvm::Intrinsic::ID high_product = llvm::Intrinsic::not_intrinsic;  // the high word of a product of words

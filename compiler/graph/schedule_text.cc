@@ -120,6 +120,7 @@ std::string ScheduleText(const v1::ThreadSchedule& schedule) {
   std::vector<std::string> parts = {text};
   AddForm(schedule, &parts);
   if (schedule.wide_points()) parts.emplace_back("points in 64 bits");
+  if (schedule.loads_first()) parts.emplace_back("loads first");
   if (schedule.aligned() != v1::ALIGNED_NONE) {
     parts.push_back(absl::StrCat("aligned code ", AlignedName(schedule.aligned())));
   }

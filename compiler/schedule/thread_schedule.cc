@@ -82,6 +82,7 @@ constexpr ThreadRule kRules[] = {
     {ChooseAligned, CheckAligned, nullptr, Kind::kFollowing},
     // Threads share the iterations and the registers.
     {ChooseThreadUnroll, CheckThreadUnroll, nullptr, Kind::kFollowing},
+    {ChooseLoadsFirst, CheckLoadsFirst},
     {ChooseStripBlocks, CheckStripBlocks, nullptr, Kind::kFollowing},
     {ChooseNothing, CheckStripsFit},
     {ChooseNothing, CheckSoftmaxFits},

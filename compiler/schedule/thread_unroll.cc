@@ -58,6 +58,15 @@ uint32_t UnrollOf(const KernelFacts& facts, const Machine& machine, const v1::Th
       std::clamp<int64_t>(machine.gpu.registers.softmax_loads / schedule.lanes(), 2, kIterationsAtOnce));
 }
 
+// Does a stage have a load behind other ops that may come before them?
+bool HasLaterLoads(const KernelFacts& facts) {
+  return std::any_of(facts.stages().begin(), facts.stages().end(), [&](const StageFacts& info) {
+    const auto may_be_first = [&](const v1::LoopOp& op) { return MayLoadFirst(facts, op); };
+    const auto& ops = info.stage->ops();
+    return !std::is_partitioned(ops.begin(), ops.end(), may_be_first);
+  });
+}
+
 }  // namespace
 
 void ChooseThreadUnroll(const KernelFacts& facts, const Machine& machine, v1::ThreadSchedule* schedule) {
@@ -79,6 +88,15 @@ absl::Status CheckThreadUnroll(const KernelFacts& facts, const Machine&, const v
                                         ", where 1 to ", most, " are due"));
   }
   return absl::OkStatus();
+}
+
+void ChooseLoadsFirst(const KernelFacts& facts, const Machine&, v1::ThreadSchedule* schedule) {
+  if (HasLaterLoads(facts)) schedule->set_loads_first(true);
+}
+
+absl::Status CheckLoadsFirst(const KernelFacts& facts, const Machine&, const v1::ThreadSchedule& schedule) {
+  if (!schedule.loads_first() || HasLaterLoads(facts)) return absl::OkStatus();
+  return RefuseThreads("loads first, where none come later");
 }
 
 }  // namespace kiln

@@ -1,6 +1,6 @@
-// Bodies of a loop that stand in a row in the code of a GPU's thread, so that their loads are in flight at
-// once and later stages find in registers what they read. Threads: pure functions. Errors: INVALID_ARGUMENT
-// for what the kernel does not allow.
+// The order of a GPU's thread's code. Bodies of a loop stand in a row, and a body's loads before what it
+// computes, so that they are in flight at once; later stages find in registers what they read. Threads: pure
+// functions. Errors: INVALID_ARGUMENT for what the kernel does not allow.
 #pragma once
 
 #include "absl/status/status.h"
@@ -14,5 +14,11 @@ namespace kiln {
 void ChooseThreadUnroll(const KernelFacts& facts, const Machine& machine, v1::ThreadSchedule* schedule);
 absl::Status CheckThreadUnroll(const KernelFacts& facts, const Machine& machine,
                                const v1::ThreadSchedule& schedule);
+
+// Wherever some load has ops before it: instructions are issued in order, and what stands behind a branch of
+// a function's (sines of large arguments) does not start before it.
+void ChooseLoadsFirst(const KernelFacts& facts, const Machine& machine, v1::ThreadSchedule* schedule);
+absl::Status CheckLoadsFirst(const KernelFacts& facts, const Machine& machine,
+                             const v1::ThreadSchedule& schedule);
 
 }  // namespace kiln

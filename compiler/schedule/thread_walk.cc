@@ -42,6 +42,10 @@ bool DrawsNumbers(const KernelFacts& facts) {
   });
 }
 
+bool MayLoadFirst(const KernelFacts& facts, const v1::LoopOp& op) {
+  return op.args_size() == 0 && facts.IsSourceLoad(op);
+}
+
 int64_t PointsEstimate(const KernelFacts& facts, int64_t most) {
   int64_t points = 1;
   for (const uint32_t extent : facts.kernel().outer()) {

@@ -30,6 +30,8 @@ bool IsRead(const KernelFacts& facts, uint32_t buffer);
 bool HasInnerLoops(const KernelFacts& facts);
 bool AllCheap(const KernelFacts& facts);
 bool DrawsNumbers(const KernelFacts& facts);  // at random
+// A load that any op of its stage may come after.
+bool MayLoadFirst(const KernelFacts& facts, const v1::LoopOp& op);
 
 // At most `most`, which it is also where it is not known.
 int64_t PointsEstimate(const KernelFacts& facts, int64_t most);

@@ -448,6 +448,7 @@ std::vector<v1::ThreadSchedule> WithOtherNumbers(const v1::ThreadSchedule& chose
   };
   add([](auto& other) { other.set_aligned(v1::ALIGNED_NONE); });
   add([](auto& other) { other.set_wide_points(!other.wide_points()); });
+  add([](auto& other) { other.set_loads_first(false); });
   add([](auto& other) {
     for (uint32_t& unroll : *other.mutable_unroll()) unroll = 1;
   });

@@ -193,6 +193,32 @@ TEST_F(ThreadScheduleTest, BodiesStandInARowAsTheScheduleSays) {
   EXPECT_NE(chosen->ptx, one->ptx);
 }
 
+// A load behind a sine, and before it.
+TEST_F(ThreadScheduleTest, LoadsStandWhereTheScheduleSays) {
+  KernelBuilder b;
+  const uint32_t n = b.Const(1000);
+  const uint32_t x = b.Buffer(v1::F32, v1::READ, n), y = b.Buffer(v1::F32, v1::READ, n),
+                 out = b.Buffer(v1::F32, v1::WRITE, n);
+  b.Outer(n);
+  b.BeginStage({});
+  const uint32_t sine = b.Op(LoopOpcode::kSin, v1::F32, {b.Load(x, b.Var(0))});
+  b.Store(out, b.Var(0), b.Op(LoopOpcode::kAdd, v1::F32, {sine, b.Load(y, b.Var(0))}));
+  b.Schedule(1, 1, v1::VECTOR_OUTER_LAST);
+  const v1::Kernel kernel = b.Build();
+  v1::ThreadSchedule schedule = backend_->Schedules(kernel).front().threads();
+  ASSERT_TRUE(schedule.loads_first());
+  const auto between_loads = [&] {
+    const auto image = Launch(kernel, schedule);
+    EXPECT_TRUE(image.ok()) << image.status();
+    if (!image.ok()) return size_t{0};
+    const size_t first = image->ptx.find("ld.global");
+    return image->ptx.find("ld.global", first + 1) - first;
+  };
+  const size_t together = between_loads();
+  schedule.set_loads_first(false);
+  EXPECT_GT(between_loads(), together);
+}
+
 // thread_schedule_test.cc has what is refused, and why.
 TEST_F(ThreadScheduleTest, WhatAKernelDoesNotAllowIsRefused) {
   const v1::Kernel rows = Sums(4096, 4096, true), columns = Sums(4096, 4096, false);

@@ -55,6 +55,20 @@ v1::Kernel Pointwise(int64_t points, int64_t stride, LoopOpcode f) {
   return m.Build();
 }
 
+// out = sin(x) + y, where y is loaded last, from a buffer that the kernel may write or does not.
+v1::Kernel LateLoad(v1::BufferAccess access) {
+  KernelBuilder m;
+  const uint32_t n = m.Const(1000);
+  const uint32_t x = m.Buffer(v1::F32, v1::READ, n), y = m.Buffer(v1::F32, access, n),
+                 out = m.Buffer(v1::F32, v1::WRITE, n);
+  m.Outer(n);
+  m.BeginStage({});
+  const uint32_t sine = m.Op(LoopOpcode::kSin, v1::F32, {m.Load(x, m.Var(0))});
+  m.Store(out, m.Var(0), m.Op(LoopOpcode::kAdd, v1::F32, {sine, m.Load(y, m.Var(0))}));
+  m.Schedule(1, 1, v1::VECTOR_OUTER_LAST);
+  return m.Build();
+}
+
 v1::Kernel RandomNumbers(int64_t points) {
   KernelBuilder m;
   const uint32_t y = m.Buffer(v1::I64, v1::WRITE, m.Const(points));
@@ -230,6 +244,13 @@ TEST(ThreadSchedule, StripsAreTriedAndLeftWhereTheyDoNotFit) {
   EXPECT_EQ(strips.aligned(), v1::ALIGNED_POINT);
   EXPECT_FALSE(Chosen(Strips(21'760, 65'536)).rows().has_strips());  // more than registers hold
   EXPECT_FALSE(Chosen(Strips(21'760, 1023)).rows().has_strips());    // no whole vectors
+}
+
+TEST(ThreadSchedule, LoadsStandFirstWhereSomeWouldComeLater) {
+  EXPECT_TRUE(Chosen(LateLoad(v1::READ)).loads_first());
+  EXPECT_EQ(TextOf(LateLoad(v1::READ)), "128 threads; loads first");
+  EXPECT_FALSE(Chosen(LateLoad(v1::READ_WRITE)).loads_first());  // it may be stored before
+  EXPECT_FALSE(Chosen(Pointwise(1000, 1, LoopOpcode::kSin)).loads_first());
 }
 
 TEST(ThreadSchedule, PointsAreWideWhere32BitsMayNotHoldThem) {
@@ -463,6 +484,12 @@ TEST_F(ThreadScheduleCheck, BodiesInARowAreOfLoops) {
   Refused(rows_, "0 bodies in a row of stage 0, where 1 to 64", [](auto& s) { s.set_unroll(0, 0); });
   Refused(rows_, "65 bodies", [](auto& s) { s.set_unroll(1, 65); });
   Refused(rows_, "where 1 to 1 ", [](auto& s) { s.set_unroll(2, 2); });  // there is no loop
+}
+
+TEST_F(ThreadScheduleCheck, LoadsComeFirstWhereTheyMay) {
+  Refused(points_, "where none come later", [](auto& s) { s.set_loads_first(true); });
+  Refused(LateLoad(v1::READ_WRITE), "where none come later", [](auto& s) { s.set_loads_first(true); });
+  Allowed(LateLoad(v1::READ), [](auto& s) { s.set_loads_first(false); });
 }
 
 TEST_F(ThreadScheduleCheck, ACpusScheduleIsNone) {
