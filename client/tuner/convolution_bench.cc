@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 
@@ -68,24 +67,29 @@ absl::Status ConvolutionBench::Describe(const v1::Convolution& description) {
   }
   if (!Convolutions::IsSensible(convolution_))
     return absl::InvalidArgumentError("a convolution of no sensible size");
-  call_.device = gpu_.ordinal();
-  call_.stream = gpu_.stream();
-  call_.recorded = true;  // launches cost nothing, and are not what is measured
-  KILN_RETURN_IF_ERROR(Fill(input_, 1, &convolution_.input));
-  KILN_RETURN_IF_ERROR(Fill(weight_, 2, &convolution_.weight));
-  return Fill(output_, 3, &convolution_.output);
-}
-
-absl::Status ConvolutionBench::Fill(Images& images, uint64_t seed, runtime::TensorMemory* memory) {
-  size_t elements = 1;
-  for (const int64_t size : images.sizes) elements *= static_cast<size_t>(size);
-  KILN_ASSIGN_OR_RETURN(Operand operand, Operand::Create(gpu_, memory->dtype, elements, seed));
-  memory->data = operand.data();
-  images.operand.emplace(std::move(operand));
+  KILN_RETURN_IF_ERROR(Fill(input_, &convolution_.input));
+  KILN_RETURN_IF_ERROR(Fill(weight_, &convolution_.weight));
+  KILN_RETURN_IF_ERROR(Fill(output_, &convolution_.output));
+  const Images& written = Written();
+  result_ = {.dtype = description.dtype(),
+             .tf32 = convolution_.tf32,
+             .depth = Depth(),
+             .samples = std::clamp(kSampledTerms / Depth(), kSamplesMin, kSamplesMax),
+             .sizes = written.sizes,
+             .strides = written.strides,
+             .operand = written.operand};
   return absl::OkStatus();
 }
 
-ConvolutionBench::Images& ConvolutionBench::result() {
+absl::Status ConvolutionBench::Fill(Images& images, runtime::TensorMemory* memory) {
+  size_t elements = 1;
+  for (const int64_t size : images.sizes) elements *= static_cast<size_t>(size);
+  KILN_ASSIGN_OR_RETURN(images.operand, NewOperand(memory->dtype, elements));
+  memory->data = images.operand->data();
+  return absl::OkStatus();
+}
+
+const ConvolutionBench::Images& ConvolutionBench::Written() const {
   switch (convolution_.direction) {
     case Convolution::Direction::kForward: return output_;
     case Convolution::Direction::kInputGradient: return input_;
@@ -96,26 +100,9 @@ ConvolutionBench::Images& ConvolutionBench::result() {
 
 absl::Status ConvolutionBench::Run(bool candidate) {
   const Convolutions::Offer& offer = candidate ? offers_[chosen_] : offers_.front();
-  const bool done = convolutions_.RunAs(convolution_, offer, call_, [&](size_t bytes) -> void* {
-    return bytes <= workspace_->size() ? workspace_->data() : nullptr;
-  });
+  const bool done =
+      convolutions_.RunAs(convolution_, offer, call_, [this](size_t bytes) { return Workspace(bytes); });
   return done ? absl::OkStatus() : absl::FailedPreconditionError("cuDNN refused the plan");
-}
-
-absl::StatusOr<std::string> ConvolutionBench::ResultOf(bool candidate) {
-  KILN_RETURN_IF_ERROR(result().operand->Spoil());
-  KILN_RETURN_IF_ERROR(Run(candidate));
-  return result().operand->Read();
-}
-
-absl::Status ConvolutionBench::CheckIntact() const {
-  for (const Images* images : {&input_, &weight_, &output_})
-    KILN_RETURN_IF_ERROR(images->operand->buffer().CheckIntact());
-  return workspace_->CheckIntact();
-}
-
-double ConvolutionBench::Tolerance(double magnitude) const {
-  return ToleranceOfSum(convolution_.input.dtype, convolution_.tf32, magnitude);
 }
 
 int64_t ConvolutionBench::Depth() const {
@@ -183,58 +170,25 @@ double ConvolutionBench::Sum(const Dims& at, double* magnitude) const {
   return sum;
 }
 
-absl::Status ConvolutionBench::CheckDefault() {
-  const Images& made = result();
-  const int64_t samples = std::clamp(kSampledTerms / Depth(), kSamplesMin, kSamplesMax);
-  for (int64_t sample = 0; sample < samples; ++sample) {
-    Dims at;
-    size_t index = 0;
-    for (size_t d = 0; d < at.size(); ++d) {
-      at[d] = static_cast<int64_t>(Mix(4 * static_cast<uint64_t>(sample) + d) %
-                                   static_cast<uint64_t>(made.sizes[d]));
-      index += static_cast<size_t>(at[d] * made.strides[d]);
-    }
-    const size_t place = made.operand->PlaceOf(index);
-    if (place == std::string::npos) continue;
-    double magnitude = 0;
-    const double sum = Sum(at, &magnitude), got = ValueIn(reference_, place, convolution_.input.dtype);
-    if (!(std::abs(got - sum) <= Tolerance(magnitude))) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("cuDNN's own choice gives ", got, " where the sum is ", sum));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<v1::Candidates> ConvolutionBench::List() {
+absl::StatusOr<v1::Candidates> ConvolutionBench::Find() {
   offers_ = convolutions_.Offers(convolution_, call_, kOffersMax, kWorkspaceBytes);
   if (offers_.empty()) return absl::UnimplementedError("unsupported: cuDNN does not do this convolution");
   size_t most = 0;
   for (const Convolutions::Offer& offer : offers_) most = std::max(most, offer.workspace);
-  KILN_ASSIGN_OR_RETURN(GpuBuffer workspace, gpu_.Allocate(std::max<size_t>(most, 1)));
-  workspace_.emplace(std::move(workspace));
-  KILN_ASSIGN_OR_RETURN(reference_, ResultOf(/*candidate=*/false));
-  KILN_RETURN_IF_ERROR(CheckDefault());
-  KILN_RETURN_IF_ERROR(CheckIntact());
+  KILN_RETURN_IF_ERROR(NewWorkspace(std::max<size_t>(most, 1)));
   v1::Candidates list;
   for (const Convolutions::Offer& offer : offers_) *list.add_candidates()->mutable_plan() = offer.plan;
   return list;
 }
 
 absl::Status ConvolutionBench::Choose(const v1::Candidate& candidate) {
-  if (reference_.empty()) return absl::FailedPreconditionError("a measurement before its list");
+  KILN_RETURN_IF_ERROR(CheckListed());
   const std::string wanted = SerializeDeterministic(candidate.plan());
   for (chosen_ = 0; chosen_ < offers_.size(); ++chosen_) {
     if (SerializeDeterministic(offers_[chosen_].plan) == wanted) return absl::OkStatus();
   }
   chosen_ = 0;
   return absl::InvalidArgumentError("a candidate that was not listed");
-}
-
-absl::StatusOr<std::string> ConvolutionBench::Difference() {
-  KILN_ASSIGN_OR_RETURN(const std::string result, ResultOf(/*candidate=*/true));
-  const double tolerance = 2 * Tolerance(std::sqrt(static_cast<double>(Depth())) / 3);
-  return FirstDifference(result, reference_, convolution_.input.dtype, tolerance);
 }
 
 }  // namespace kiln::tuner
