@@ -24,6 +24,7 @@
 #include "client/src/object_cache.h"
 #include "client/src/status_payloads.h"
 #include "compiler/channel/channel.h"
+#include "compiler/channel/object_stream.h"
 #include "compiler/graph/caller_notes.h"
 #include "compiler/support/breaker.h"
 #include "compiler/support/digest.h"
@@ -117,17 +118,6 @@ double SecondsSince(MonotonicTime start) { return SecondsBetween(start, Monotoni
 
 TlsFiles TlsOf(const ClientOptions& options) {
   return {options.tls.certificate, options.tls.key, options.tls.authority};
-}
-
-// The next message that can be read; false at the end. One that does not parse ends gRPC's Read like the end
-// does, but Finish would then wait, up to the deadline, for somebody to read the rest.
-template <typename Stream, typename Message>
-bool ReadNext(Stream& stream, Message* message) {
-  constexpr int kEnds = 3;
-  for (int end = 0; end < kEnds; ++end) {
-    if (stream.Read(message)) return true;
-  }
-  return false;
 }
 
 // One call's way through the service.
@@ -357,7 +347,7 @@ class Session {
   // Packed and raw sizes by digest, of the objects that this process lacks.
   absl::Status Fetch() {
     const MonotonicTime start = MonotonicNow();
-    absl::flat_hash_map<std::string, const v1::ObjectRef*> missing;
+    MissingObjects missing;
     std::vector<std::string> order;
     auto want = [&](const v1::ObjectRef& ref) {
       if (auto cached = cache_.Find(ref.digest()); cached != nullptr) {
@@ -375,8 +365,7 @@ class Session {
     return absl::OkStatus();
   }
 
-  absl::Status FetchMissing(const std::vector<std::string>& order,
-                            absl::flat_hash_map<std::string, const v1::ObjectRef*>& missing) {
+  absl::Status FetchMissing(const std::vector<std::string>& order, MissingObjects& missing) {
     Call call(*this);
     v1::FetchObjectsRequest request;
     request.set_namespace_(options_.name_space);
@@ -384,28 +373,10 @@ class Session {
     request.set_variant_id(artifact_.manifest.variant_id());
     for (const std::string& digest : order) request.add_digests(digest);
     auto stream = stub_.FetchObjects(call.context(), request);
-    v1::ObjectChunk chunk;
-    std::string digest, packed;
-    absl::Status bad;
-    while (bad.ok() && ReadNext(*stream, &chunk)) {
-      if (!chunk.digest().empty()) {
-        digest = chunk.digest();
-        packed.clear();
-      }
-      const auto ref = missing.find(digest);
-      if (ref == missing.end() || packed.size() + chunk.data().size() > ref->second->packed_size()) {
-        bad = absl::DataLossError("the service sent an object that was not asked for, or too much of it");
-        break;
-      }
-      packed += chunk.data();
-      if (chunk.last()) bad = Store(*ref->second, packed);
-      if (chunk.last()) missing.erase(digest);
-    }
-    if (!bad.ok()) {
-      call.context()->TryCancel();
-      stream->Finish();
-      return bad;
-    }
+    const auto store = [this](const v1::ObjectRef& ref, const std::string& packed) {
+      return Store(ref, packed);
+    };
+    KILN_RETURN_IF_ERROR(ReadObjects(call.context(), *stream, &missing, store));
     // What has come is kept: a full service is asked again for the rest.
     KILN_RETURN_IF_ERROR(WithPushback(FromGrpc(stream->Finish(), "fetch objects"), *call.context()));
     return missing.empty() ? absl::OkStatus() : absl::NotFoundError("the service did not send every object");

@@ -221,18 +221,17 @@ void Upstream::RenewFiles() {
   link_ = *std::move(made);
 }
 
-// Until there is something to do; false at the end.
-bool Upstream::Await(absl::Duration pause) {
+bool Upstream::Await(absl::Duration pause, std::optional<bool> usable) {
   absl::MutexLock lock(&mutex_);
-  const bool usable = usable_.ok();
-  const MonotonicTime end = MonotonicAfter(usable ? kFilesPause : pause);
-  while (!closed_ && usable_.ok() == usable && MonotonicNow() < end) changed_.WaitUntil(&mutex_, end);
+  const MonotonicTime end = MonotonicAfter(pause);
+  while (!closed_ && usable_.ok() == usable.value_or(usable_.ok()) && MonotonicNow() < end)
+    changed_.WaitUntil(&mutex_, end);
   return !closed_;
 }
 
 void Upstream::Keep() {
   absl::Duration pause = kConnectPauseMin;
-  while (Await(pause)) {
+  for (bool usable = Usable().ok(); Await(usable ? kFilesPause : pause, usable); usable = Usable().ok()) {
     if (Usable().ok()) {
       RenewFiles();
       continue;
@@ -301,10 +300,10 @@ absl::StatusOr<Upstream::Answer> Upstream::LookUp(const UpstreamCaller& caller,
 
 absl::StatusOr<Upstream::Objects> Upstream::Fetch(const UpstreamCaller& caller, const v1::Manifest& manifest,
                                                   absl::Span<const v1::ObjectRef> objects) {
-  Missing missing;
+  MissingObjects missing;
   uint64_t bytes = 0;
   for (const v1::ObjectRef& object : objects) {
-    if (missing.emplace(object.digest(), object.packed_size()).second) bytes += object.packed_size();
+    if (missing.emplace(object.digest(), &object).second) bytes += object.packed_size();
   }
   Objects fetched;
   const MonotonicTime deadline = MonotonicAfter(kFetchLimit + absl::Seconds(bytes / kFetchBytesPerSecond));
@@ -313,7 +312,7 @@ absl::StatusOr<Upstream::Objects> Upstream::Fetch(const UpstreamCaller& caller, 
     const absl::Status status = FetchMissing(caller, manifest, deadline, &missing, &fetched, &come_again);
     if (status.ok()) break;
     // It has no room for as many as are taken from it now: for the rest again, while there is time.
-    if (!come_again.has_value() || MonotonicAfter(*come_again) >= deadline || !Rest(*come_again))
+    if (!come_again.has_value() || MonotonicAfter(*come_again) >= deadline || !Await(*come_again))
       return status;
   }
   if (!missing.empty()) return absl::NotFoundError("it did not send every object");
@@ -321,46 +320,22 @@ absl::StatusOr<Upstream::Objects> Upstream::Fetch(const UpstreamCaller& caller, 
   return fetched;
 }
 
-bool Upstream::Rest(absl::Duration pause) {
-  absl::MutexLock lock(&mutex_);
-  const MonotonicTime end = MonotonicAfter(pause);
-  while (!closed_ && MonotonicNow() < end) changed_.WaitUntil(&mutex_, end);
-  return !closed_;
-}
-
 absl::Status Upstream::FetchMissing(const UpstreamCaller& caller, const v1::Manifest& manifest,
-                                    MonotonicTime deadline, Missing* wanted, Objects* fetched,
+                                    MonotonicTime deadline, MissingObjects* missing, Objects* fetched,
                                     std::optional<absl::Duration>* come_again) {
-  Missing& missing = *wanted;
   v1::FetchObjectsRequest request;
   request.set_namespace_(caller.ns);
   request.set_compile_key(manifest.compile_key());
   request.set_variant_id(manifest.variant_id());
-  for (const auto& [digest, bytes] : missing) request.add_digests(digest);
+  for (const auto& [digest, object] : *missing) request.add_digests(digest);
   Call call(this, caller, deadline);
   const auto stream = link()->stub->FetchObjects(call.context(), request);
-  v1::ObjectChunk chunk;
-  std::string digest, packed;
-  absl::Status bad;
-  while (bad.ok() && stream->Read(&chunk)) {
-    if (!chunk.digest().empty()) {
-      digest = chunk.digest();
-      packed.clear();
-    }
-    const auto named = missing.find(digest);
-    if (named == missing.end() || packed.size() + chunk.data().size() > named->second) {
-      bad = absl::DataLossError("it sent an object that was not asked for, or too much of it");
-      break;
-    }
-    packed += chunk.data();
-    if (!chunk.last()) continue;
-    (*fetched)[digest] = std::move(packed);
-    packed = std::string();
-    missing.erase(named);
-  }
-  if (!bad.ok()) call.context()->TryCancel();
+  const auto keep = [&](const v1::ObjectRef& object, std::string packed) {
+    (*fetched)[object.digest()] = std::move(packed);
+    return absl::OkStatus();
+  };
+  KILN_RETURN_IF_ERROR(ReadObjects(call.context(), *stream, missing, keep));
   const absl::Status ended = FromGrpc(stream->Finish());
-  KILN_RETURN_IF_ERROR(bad);
   if (absl::IsResourceExhausted(ended)) *come_again = ComeAgainOf(*call.context());
   return ended;
 }

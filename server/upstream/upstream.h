@@ -26,6 +26,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "compiler/channel/object_stream.h"
 #include "compiler/support/monotonic_cond_var.h"
 #include "compiler/support/monotonic_time.h"
 #include "compiler/support/tls_files.h"
@@ -118,13 +119,11 @@ class Upstream {
   void Prepare(const UpstreamCaller& caller, MonotonicTime deadline, grpc::ClientContext* context) const;
   absl::Status CheckHello(const std::string& ns, const v1::HelloReply& hello) const;
   void Keep() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool Await(absl::Duration pause) ABSL_LOCKS_EXCLUDED(mutex_);
-  // False: it is closed.
-  bool Rest(absl::Duration pause) ABSL_LOCKS_EXCLUDED(mutex_);
-  using Missing = absl::flat_hash_map<std::string, uint64_t>;  // packed bytes by digest
+  // For `pause`, or until it is not as usable as said. False: it is closed.
+  bool Await(absl::Duration pause, std::optional<bool> usable = std::nullopt) ABSL_LOCKS_EXCLUDED(mutex_);
   // What comes goes from one to the other. `come_again`: where it is full.
   absl::Status FetchMissing(const UpstreamCaller& caller, const v1::Manifest& manifest,
-                            MonotonicTime deadline, Missing* wanted, Objects* fetched,
+                            MonotonicTime deadline, MissingObjects* missing, Objects* fetched,
                             std::optional<absl::Duration>* come_again);
   void Connect() ABSL_LOCKS_EXCLUDED(mutex_);
   void RenewFiles() ABSL_LOCKS_EXCLUDED(mutex_);
