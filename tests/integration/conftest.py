@@ -105,6 +105,16 @@ def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KILN_FALLBACK", "error")
 
 
+@pytest.fixture
+def no_counted_fallback() -> Iterator[None]:
+    """Fails, at its end, a test in which a graph fell back."""
+    import kiln
+
+    before = sum(kiln.stats()["fallbacks"].values())
+    yield
+    assert sum(kiln.stats()["fallbacks"].values()) == before
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: long; only with --full")
     config.addinivalue_line("markers", "part(n): one in n of its parameters, by their names; with --full all")

@@ -1,9 +1,11 @@
-"""What every model is asked: agreement with eager by the fp64 rule, and that all but gemms is native."""
+"""What every model is asked: agreement with eager by the fp64 rule, and that all but gemms is native; and
+the training of a small one on a GPU."""
 import copy
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 import kiln
 from agreement import check
@@ -111,3 +113,21 @@ def check_training(model: torch.nn.Module, inputs: dict[str, Any], rest: Set[str
     check(named)
     check_library_calls(rest)
     return compiled
+
+
+def losses(wrap: Callable[..., Any], steps: int = 5) -> list[float]:
+    """Of training a small network, with a new batch at another address each step."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512, bias=False), torch.nn.BatchNorm1d(512),
+                                torch.nn.LayerNorm(512),
+                                torch.nn.GELU(), torch.nn.Linear(512, 10)).cuda()
+    call, optimizer, values, batches = wrap(model), torch.optim.Adam(model.parameters(), 1e-3), [], []
+    for _ in range(steps):
+        batches.append((torch.randn(64, 256, device="cuda"), torch.randint(0, 10, (64,), device="cuda")))
+        optimizer.zero_grad()
+        loss = F.cross_entropy(call(batches[-1][0]), batches[-1][1])
+        loss.backward()
+        optimizer.step()
+        values.append(loss.item())
+    norm: Any = model[1]
+    return [*values, norm.running_mean.sum().item(), norm.num_batches_tracked.item()]

@@ -1,7 +1,7 @@
 """Graphs that are recorded in parts: what no CUDA graph can record costs its own node.
 
 On the CPU nothing is recorded; a recording is put in its place that counts runs, and refuses what torch's trees refuse:
-a result that lies in an input's memory. tests/integration/test_gpu.py has torch's own.
+a result that lies in an input's memory. tests/integration/test_gpu_graphs.py has torch's own.
 """
 import random
 from collections.abc import Callable
