@@ -165,6 +165,21 @@ TEST_F(SharedTierTest, ListsWhatWasWrittenLast) {
   EXPECT_FALSE(tier_->records()->EachLatest(kTierTestNamespace, all).ok());
 }
 
+TEST_F(SharedTierTest, ASpoiltListOfRecordsStopsNoWrite) {
+  const std::string list = TierNameOfTag(kTierTestNamespace, "records", "l");
+  redis_->Ask({"SET", list, "no list"});
+  Write(1);
+  EXPECT_EQ(redis_->Ask({"GET", list}), "no list");
+  const absl::StatusOr<SharedTier::Found> found = Find(1);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->entries.size(), 2);  // the record, and the manifest behind it
+  EXPECT_TRUE(tier_->Fetch(kTierTestNamespace, found->objects).ok());
+  EXPECT_EQ(tier_->status().writes(), 1);
+  EXPECT_EQ(tier_->status().dropped_writes(), 0);
+  const auto none = [](const TierRecords::Record&) { return true; };
+  EXPECT_FALSE(tier_->records()->EachLatest(kTierTestNamespace, none).ok());
+}
+
 TEST_F(SharedTierTest, AKeyHasSixteenVariants) {
   for (int variant = 0; variant < 20; ++variant) {
     std::vector<Entry> entries = ArtifactOf(1);
