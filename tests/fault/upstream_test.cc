@@ -5,9 +5,11 @@
 #include <signal.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <memory>
 #include <set>
 #include <string>
@@ -20,14 +22,17 @@
 #include "absl/time/clock.h"
 #include "cache/signatures.h"
 #include "compiler/graph/key.h"
+#include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/manifest_objects.h"
 #include "compiler/support/monotonic_time.h"
 #include "compiler/support/protocol.h"
 #include "compiler/support/signature.h"
+#include "compiler/support/zstd.h"
 #include "gtest/gtest.h"
 #include "server/flight/upstream_artifact.h"
 #include "tests/fault/certificates.h"
+#include "tests/fault/slow_fetches.h"
 #include "tests/fault/test_daemon.h"
 #include "tests/fault/upstream_daemons.h"
 
@@ -243,6 +248,37 @@ TEST_F(UpstreamTest, AFullFarmIsWaitedFor) {
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(farm.Stats().compiles(), 6);
   EXPECT_EQ(local.Stats().compiles(), 0);
+}
+
+// What it holds back is asked for again, and what has come is not.
+TEST_F(UpstreamTest, ObjectsThatAFullFarmHoldsBackAllCome) {
+  TestDaemon farm(LittleRoomForObjects());
+  SlowFetches slow(farm);
+  slow.Add(farm.Compile(LargeProgram("held")).manifest, 1);
+  slow.Add(farm.Compile(LargeProgram("held"), {}, absl::Seconds(60), "others").manifest, 1);
+  // The code, which there is no room for, and its listing, which there is.
+  const v1::Manifest wanted = farm.Compile(LargeProgram("wanted")).manifest;
+  std::vector<v1::ObjectRef> objects;
+  for (const v1::ObjectRef* object : ObjectsOf(wanted)) objects.push_back(*object);
+  ASSERT_EQ(objects.size(), 2u);
+  Upstream::Options options;
+  options.address = absl::StrCat("unix:", farm.socket());
+  const absl::StatusOr<std::unique_ptr<Upstream>> upstream = Upstream::Create(options);
+  ASSERT_TRUE(upstream.ok()) << upstream.status();
+  auto waits =
+      std::async(std::launch::async, [&] { return (*upstream)->Fetch({"test", "", {}}, wanted, objects); });
+  EXPECT_EQ(waits.wait_for(std::chrono::milliseconds(1500)), std::future_status::timeout);
+  slow.End();
+  const absl::StatusOr<Upstream::Objects> fetched = waits.get();
+  ASSERT_TRUE(fetched.ok()) << fetched.status();
+  EXPECT_EQ(fetched->size(), objects.size());
+  for (const v1::ObjectRef& object : objects) {
+    ASSERT_TRUE(fetched->contains(object.digest()));
+    const absl::StatusOr<std::string> raw = ZstdDecompress(fetched->at(object.digest()), object.raw_size());
+    EXPECT_TRUE(raw.ok() && Sha256(*raw) == object.digest()) << raw.status();
+  }
+  EXPECT_EQ((*upstream)->counts().fetched_objects, objects.size());
+  EXPECT_EQ(farm.Stats().fetched_objects(), 2 + objects.size());
 }
 
 // By a unix socket, whose kernel knows of no silence.
