@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "compiler/graph/expr_leaves.h"
 
 namespace kiln {
 namespace {
@@ -20,9 +21,9 @@ std::optional<Fact> FactOf(ExprPool& pool, ExprId guard) {
   const ExprNode node = pool.node(guard);
   if (node.op != v1::EXPR_EQ || node.args.size() != 2) return std::nullopt;
   ExprId difference = pool.Sub(node.args[0], node.args[1]);
-  std::vector<ExprId> leaves = pool.Leaves(difference);
+  std::vector<ExprId> leaves = LeavesOf(pool, difference);
   for (auto leaf = leaves.rbegin(); leaf != leaves.rend(); ++leaf) {
-    auto affine = pool.AsAffine(difference, *leaf);
+    auto affine = AsAffine(pool, difference, *leaf);
     if (!affine) continue;
     std::optional<int64_t> factor = pool.AsConst(affine->coefficient);
     if (!factor || *factor == 0 || pool.node(*leaf).op != v1::EXPR_SYMBOL) continue;
@@ -44,7 +45,7 @@ class Rewriter {
     auto [it, added] = done_.try_emplace(id, id);
     if (added) {
       ExprId result =
-          pool_.Substitute(id, [&](ExprId leaf) { return leaf == fact_.symbol ? fact_.value : leaf; });
+          Substitute(pool_, id, [&](ExprId leaf) { return leaf == fact_.symbol ? fact_.value : leaf; });
       done_[id] = result;
       id = result;
     } else {

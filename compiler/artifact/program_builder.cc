@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "compiler/artifact/call_arguments.h"
 #include "compiler/graph/expr_eval.h"
+#include "compiler/graph/expr_leaves.h"
 #include "compiler/graph/expr_proto.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/proto_util.h"
@@ -222,7 +223,7 @@ class Builder {
 
   // A number of bytes for people, who know no sizes that only the run knows.
   v1::SymInt WriteBytes(ExprId id) {
-    return byte_exprs_.WriteInt(graph_.exprs.Substitute(id, [&](ExprId leaf) {
+    return byte_exprs_.WriteInt(Substitute(graph_.exprs, id, [&](ExprId leaf) {
       const ExprNode& node = graph_.exprs.node(leaf);
       if (node.op != v1::EXPR_SYMBOL || !IsUnbacked(graph_.symbols[node.value])) return leaf;
       return graph_.exprs.Const(EstimateOfSymbol(graph_.symbols, node.value));

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "compiler/graph/canonical.h"
+#include "compiler/graph/expr_leaves.h"
 #include "compiler/graph/expr_proto.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
@@ -505,7 +506,7 @@ class Importer {
   absl::Status ReadGuards() {
     for (uint32_t guard : from_.guards()) {
       if (guard >= exprs_.size()) return Invalid("guard names an expression that does not exist");
-      for (ExprId leaf : graph_.exprs.Leaves(exprs_[guard])) {
+      for (ExprId leaf : LeavesOf(graph_.exprs, exprs_[guard])) {
         if (IsUnbacked(graph_.symbols[graph_.exprs.node(leaf).value]))
           return Invalid("guard over an unbacked symbol");
       }

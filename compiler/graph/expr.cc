@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/expr_algebra.h"
+#include "compiler/graph/expr_proofs.h"
 #include "compiler/support/limits.h"
 
 namespace kiln {
@@ -17,11 +18,13 @@ uint64_t Mix(uint64_t a, uint64_t b) {
   return x ^ (x >> 32);
 }
 
-bool IsLeafOp(v1::ExprOp op) {
-  return op == v1::EXPR_SYMBOL || op == v1::EXPR_VAR || op == v1::EXPR_INDIRECT;
-}
-
 constexpr ExprRange kBooleanRange{0, 1};
+
+// id != 0
+ExprId Truth(ExprPool& pool, ExprId id) {
+  const ExprRange range = pool.Range(id);
+  return range.min >= 0 && range.max <= 1 ? id : pool.Ne(id, kZeroExpr);
+}
 
 }  // namespace
 
@@ -122,16 +125,16 @@ ExprId ExprPool::CeilDiv(ExprId a, ExprId b) {
 }
 
 ExprId ExprPool::Min(ExprId a, ExprId b) {
-  if (a == b || ProvablyLessEqual(a, b)) return a;
-  if (ProvablyLessEqual(b, a)) return b;
+  if (a == b || ProvablyLessEqual(*this, a, b)) return a;
+  if (ProvablyLessEqual(*this, b, a)) return b;
   ExprRange x = ranges_[a], y = ranges_[b];
   if (hashes_[a] > hashes_[b]) std::swap(a, b);
   return Intern(v1::EXPR_MIN, 0, {a, b}, {std::min(x.min, y.min), std::min(x.max, y.max)});
 }
 
 ExprId ExprPool::Max(ExprId a, ExprId b) {
-  if (a == b || ProvablyLessEqual(a, b)) return b;
-  if (ProvablyLessEqual(b, a)) return a;
+  if (a == b || ProvablyLessEqual(*this, a, b)) return b;
+  if (ProvablyLessEqual(*this, b, a)) return a;
   ExprRange x = ranges_[a], y = ranges_[b];
   if (hashes_[a] > hashes_[b]) std::swap(a, b);
   return Intern(v1::EXPR_MAX, 0, {a, b}, {std::max(x.min, y.min), std::max(x.max, y.max)});
@@ -161,10 +164,6 @@ ExprId ExprPool::Pow(ExprId a, ExprId b) {
   return Intern(v1::EXPR_POW, 0, {a, b}, range);
 }
 
-bool ExprPool::IsBoolean(ExprId id) const { return ranges_[id].min >= 0 && ranges_[id].max <= 1; }
-
-ExprId ExprPool::Truth(ExprId id) { return IsBoolean(id) ? id : Ne(id, kZeroExpr); }
-
 ExprId ExprPool::Where(ExprId condition, ExprId a, ExprId b) {
   ExprRange c = ranges_[condition];
   if (c.min > 0 || c.max < 0) return a;
@@ -176,35 +175,35 @@ ExprId ExprPool::Where(ExprId condition, ExprId a, ExprId b) {
 
 ExprId ExprPool::Eq(ExprId a, ExprId b) {
   if (a == b) return kUnitBase;
-  if (ProvablyEqual(a, b)) return kUnitBase;
-  if (ProvablyLess(a, b) || ProvablyLess(b, a)) return kZeroExpr;
+  if (ProvablyEqual(*this, a, b)) return kUnitBase;
+  if (ProvablyLess(*this, a, b) || ProvablyLess(*this, b, a)) return kZeroExpr;
   if (hashes_[a] > hashes_[b]) std::swap(a, b);
   return Intern(v1::EXPR_EQ, 0, {a, b}, kBooleanRange);
 }
 
 ExprId ExprPool::Ne(ExprId a, ExprId b) {
   if (a == b) return kZeroExpr;
-  if (ProvablyEqual(a, b)) return kZeroExpr;
-  if (ProvablyLess(a, b) || ProvablyLess(b, a)) return kUnitBase;
+  if (ProvablyEqual(*this, a, b)) return kZeroExpr;
+  if (ProvablyLess(*this, a, b) || ProvablyLess(*this, b, a)) return kUnitBase;
   if (hashes_[a] > hashes_[b]) std::swap(a, b);
   return Intern(v1::EXPR_NE, 0, {a, b}, kBooleanRange);
 }
 
 ExprId ExprPool::Lt(ExprId a, ExprId b) {
-  if (ProvablyLess(a, b)) return kUnitBase;
-  if (ProvablyLessEqual(b, a)) return kZeroExpr;
+  if (ProvablyLess(*this, a, b)) return kUnitBase;
+  if (ProvablyLessEqual(*this, b, a)) return kZeroExpr;
   return Intern(v1::EXPR_LT, 0, {a, b}, kBooleanRange);
 }
 
 ExprId ExprPool::Le(ExprId a, ExprId b) {
-  if (ProvablyLessEqual(a, b)) return kUnitBase;
-  if (ProvablyLess(b, a)) return kZeroExpr;
+  if (ProvablyLessEqual(*this, a, b)) return kUnitBase;
+  if (ProvablyLess(*this, b, a)) return kZeroExpr;
   return Intern(v1::EXPR_LE, 0, {a, b}, kBooleanRange);
 }
 
 ExprId ExprPool::And(ExprId a, ExprId b) {
-  a = Truth(a);
-  b = Truth(b);
+  a = Truth(*this, a);
+  b = Truth(*this, b);
   if (a == kZeroExpr || b == kZeroExpr) return kZeroExpr;
   if (a == kUnitBase || a == b) return b;
   if (b == kUnitBase) return a;
@@ -212,8 +211,8 @@ ExprId ExprPool::And(ExprId a, ExprId b) {
 }
 
 ExprId ExprPool::Or(ExprId a, ExprId b) {
-  a = Truth(a);
-  b = Truth(b);
+  a = Truth(*this, a);
+  b = Truth(*this, b);
   if (a == kUnitBase || b == kUnitBase) return kUnitBase;
   if (a == kZeroExpr || a == b) return b;
   if (b == kZeroExpr) return a;
@@ -230,55 +229,12 @@ ExprId ExprPool::Not(ExprId a) {
     case v1::EXPR_NE: return Eq(node.args[0], node.args[1]);
     case v1::EXPR_LT: return Le(node.args[1], node.args[0]);
     case v1::EXPR_LE: return Lt(node.args[1], node.args[0]);
-    case v1::EXPR_NOT: return Truth(node.args[0]);
+    case v1::EXPR_NOT: return Truth(*this, node.args[0]);
     default: return Intern(v1::EXPR_NOT, 0, {a}, kBooleanRange);
   }
 }
 
-bool ExprPool::ProvablyEqual(ExprId a, ExprId b) {
-  if (a == b) return true;
-  if (ranges_[a].max < ranges_[b].min || ranges_[b].max < ranges_[a].min) return false;
-  return Sub(a, b) == kZeroExpr;
-}
-
-bool ExprPool::ProvablyLess(ExprId a, ExprId b) {
-  if (a == b) return false;
-  if (ranges_[a].max < ranges_[b].min) return true;
-  if (ranges_[a].min >= ranges_[b].max) return false;
-  if (AsConst(b) && !extents_.contains(a) && nodes_[a].op != v1::EXPR_ADD && nodes_[a].op != v1::EXPR_MUL) {
-    return false;
-  }
-  return ExprAlgebra(this).UpperBound(Sub(a, b)) < 0;
-}
-
-bool ExprPool::ProvablyLessEqual(ExprId a, ExprId b) {
-  if (a == b || ranges_[a].max <= ranges_[b].min) return true;
-  if (ranges_[a].min > ranges_[b].max) return false;
-  return ExprAlgebra(this).UpperBound(Sub(a, b)) <= 0;
-}
-
-bool ExprPool::ProvablyDivides(ExprId divisor, ExprId a) { return Mod(a, divisor) == kZeroExpr; }
-
-std::vector<ExprId> ExprPool::Reachable(ExprId id, bool extents) const {
-  std::vector<ExprId> found, stack = {id};
-  absl::flat_hash_set<ExprId> seen = {id};
-  auto visit = [&](ExprId next) {
-    if (seen.insert(next).second) stack.push_back(next);
-  };
-  while (!stack.empty()) {
-    ExprId at = stack.back();
-    stack.pop_back();
-    found.push_back(at);
-    for (ExprId arg : nodes_[at].args) visit(arg);
-    if (extents) {
-      if (std::optional<ExprId> extent = Extent(at)) visit(*extent);
-    }
-  }
-  std::sort(found.begin(), found.end());
-  return found;
-}
-
-ExprId ExprPool::Rebuild(v1::ExprOp op, absl::Span<const ExprId> args) {
+ExprId ExprPool::Apply(v1::ExprOp op, absl::Span<const ExprId> args) {
   switch (op) {
     case v1::EXPR_ADD: return Sum(args);
     case v1::EXPR_MUL: return Product(args);
@@ -300,93 +256,6 @@ ExprId ExprPool::Rebuild(v1::ExprOp op, absl::Span<const ExprId> args) {
   }
   status_ = absl::InternalError("expression of an unknown operator");
   return kZeroExpr;
-}
-
-ExprId ExprPool::Substitute(ExprId id, absl::FunctionRef<ExprId(ExprId leaf)> replace) {
-  if (IsLeafOp(nodes_[id].op)) return replace(id);
-  absl::flat_hash_map<ExprId, ExprId> done;
-  for (ExprId at : Reachable(id, /*extents=*/false)) {
-    ExprNode node = nodes_[at];
-    ExprId result = at;
-    if (IsLeafOp(node.op)) {
-      result = replace(at);
-    } else if (node.op != v1::EXPR_CONST) {
-      bool changed = false;
-      for (ExprId& arg : node.args) {
-        ExprId next = done.at(arg);
-        changed = changed || next != arg;
-        arg = next;
-      }
-      if (changed) result = Rebuild(node.op, node.args);
-    }
-    done[at] = result;
-  }
-  return done.at(id);
-}
-
-std::vector<ExprId> ExprPool::Leaves(ExprId id) const {
-  std::vector<ExprId> leaves, stack = {id};
-  absl::flat_hash_set<ExprId> seen;
-  while (!stack.empty()) {
-    ExprId at = stack.back();
-    stack.pop_back();
-    if (!seen.insert(at).second) continue;
-    if (IsLeafOp(nodes_[at].op)) leaves.push_back(at);
-    const auto& args = nodes_[at].args;
-    stack.insert(stack.end(), args.rbegin(), args.rend());
-  }
-  return leaves;
-}
-
-bool ExprPool::DependsOn(ExprId id, ExprId leaf) const {
-  if (id == leaf) return true;
-  if (id < leaf || nodes_[id].args.empty()) return false;  // arguments are older than their users
-  std::vector<ExprId> leaves = Leaves(id);
-  return std::find(leaves.begin(), leaves.end(), leaf) != leaves.end();
-}
-
-std::optional<ExprPool::Affine> ExprPool::AsAffine(ExprId id, ExprId leaf) {
-  if (!DependsOn(id, leaf)) return Affine{kZeroExpr, id};
-  if (id == leaf) return Affine{kUnitBase, kZeroExpr};
-  absl::InlinedVector<ExprId, 8> coefficients, rest, terms = {id};
-  if (nodes_[id].op == v1::EXPR_ADD) terms.assign(nodes_[id].args.begin(), nodes_[id].args.end());
-  for (ExprId term : terms) {
-    if (!DependsOn(term, leaf)) {
-      rest.push_back(term);
-      continue;
-    }
-    absl::InlinedVector<ExprId, 4> factors = {term};
-    if (nodes_[term].op == v1::EXPR_MUL) factors.assign(nodes_[term].args.begin(), nodes_[term].args.end());
-    auto found = std::find(factors.begin(), factors.end(), leaf);
-    if (found == factors.end()) return std::nullopt;
-    factors.erase(found);
-    for (ExprId factor : factors) {
-      if (DependsOn(factor, leaf)) return std::nullopt;
-    }
-    coefficients.push_back(Product(factors));
-  }
-  return Affine{Sum(coefficients), Sum(rest)};
-}
-
-ExprId ExprPool::Import(const ExprPool& from, ExprId id) {
-  absl::flat_hash_map<ExprId, ExprId> done;
-  for (ExprId at : from.Reachable(id, /*extents=*/true)) {
-    const ExprNode& node = from.nodes_[at];
-    ExprId result = kZeroExpr;
-    switch (node.op) {
-      case v1::EXPR_CONST: result = Const(node.value); break;
-      case v1::EXPR_SYMBOL: result = Symbol(static_cast<uint32_t>(node.value), from.ranges_[at]); break;
-      case v1::EXPR_VAR:
-      case v1::EXPR_INDIRECT: result = Leaf(node.op, node.value, done.at(*from.Extent(at))); break;
-      default: {
-        absl::InlinedVector<ExprId, 8> args;
-        for (ExprId arg : node.args) args.push_back(done.at(arg));
-        result = Rebuild(node.op, args);
-      }
-    }
-    done[at] = result;
-  }
-  return done.at(id);
 }
 
 }  // namespace kiln

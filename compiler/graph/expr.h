@@ -12,6 +12,8 @@
 // product whose first argument is its constant coefficient if that is not 1. Orders depend on
 // contents only, never on the history of the pool.
 //
+// expr_leaves.h has what an expression depends on and substitution, expr_proofs.h what holds for all values.
+//
 // Threads: a pool is not thread safe; a pool that nobody changes may be read from many threads.
 // Errors: evaluation reports overflow and division by zero as OUT_OF_RANGE; a guard whose
 // evaluation fails is false (see guards.h).
@@ -82,6 +84,8 @@ class ExprPool {
   ExprId Not(ExprId a);
   ExprId Sum(absl::Span<const ExprId> terms);
   ExprId Product(absl::Span<const ExprId> factors);  // 1 when empty: numel
+  // Any of these by its operator. `args` has the operator's arity (expr_eval.h).
+  ExprId Apply(v1::ExprOp op, absl::Span<const ExprId> args);
 
   const ExprNode& node(ExprId id) const { return nodes_[id]; }
   size_t size() const { return nodes_.size(); }
@@ -94,31 +98,9 @@ class ExprPool {
   // Equal for equal expressions in any pool of any process.
   uint64_t ContentHash(ExprId id) const { return hashes_[id]; }
   std::optional<int64_t> AsConst(ExprId id) const;
-  // True when provable from the ranges; false means "not known".
-  bool ProvablyEqual(ExprId a, ExprId b);
-  bool ProvablyLess(ExprId a, ExprId b);
-  bool ProvablyLessEqual(ExprId a, ExprId b);
-  bool ProvablyDivides(ExprId divisor, ExprId a);
-
-  // Replaces leaves (symbols, variables, indirects) and re-simplifies. The function returns the
-  // replacement, or the leaf itself.
-  ExprId Substitute(ExprId id, absl::FunctionRef<ExprId(ExprId leaf)> replace);
-  // All distinct leaves in order of first appearance.
-  std::vector<ExprId> Leaves(ExprId id) const;
-  bool DependsOn(ExprId id, ExprId leaf) const;
-
-  // id == coefficient * leaf + rest with coefficient and rest free of `leaf`; nullopt otherwise.
-  struct Affine {
-    ExprId coefficient;
-    ExprId rest;
-  };
-  std::optional<Affine> AsAffine(ExprId id, ExprId leaf);
 
   // Evaluates with the value of every leaf.
   absl::StatusOr<int64_t> Evaluate(ExprId id, absl::FunctionRef<int64_t(const ExprNode& leaf)> value) const;
-
-  // Copies `id` from another pool; leaves keep their numbers and ranges.
-  ExprId Import(const ExprPool& from, ExprId id);
 
   std::string ToString(ExprId id) const;  // "4*s0 + (v1 // 8)"
   absl::Status status() const { return status_; }
@@ -129,11 +111,6 @@ class ExprPool {
   ExprId Intern(v1::ExprOp op, int64_t value, absl::Span<const ExprId> args, ExprRange range,
                 std::optional<ExprId> extent = std::nullopt);
   ExprId Leaf(v1::ExprOp op, int64_t value, ExprId extent);
-  // Makes the expression of `op` over already simplified arguments.
-  ExprId Rebuild(v1::ExprOp op, absl::Span<const ExprId> args);
-  ExprId Truth(ExprId id);  // id != 0
-  bool IsBoolean(ExprId id) const;
-  std::vector<ExprId> Reachable(ExprId id, bool extents) const;  // ascending, so arguments first
 
   std::vector<ExprNode> nodes_;
   std::vector<ExprRange> ranges_;

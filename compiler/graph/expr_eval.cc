@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/expr.h"
 #include "compiler/graph/expr_algebra.h"
+#include "compiler/graph/expr_leaves.h"
 
 namespace kiln {
 namespace {
@@ -122,7 +123,7 @@ absl::StatusOr<int64_t> ExprPool::Evaluate(ExprId id,
   if (std::optional<int64_t> constant = AsConst(id)) return *constant;
   absl::flat_hash_map<ExprId, ExprValue> values;
   absl::InlinedVector<ExprValue, 8> args;
-  for (ExprId at : Reachable(id, /*extents=*/false)) {
+  for (ExprId at : ReachableExprs(*this, id, /*extents=*/false)) {
     const ExprNode& node = nodes_[at];
     ExprValue result;
     if (node.op == v1::EXPR_CONST) {

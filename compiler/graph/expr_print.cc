@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compiler/graph/expr.h"
+#include "compiler/graph/expr_leaves.h"
 
 namespace kiln {
 namespace {
@@ -85,7 +86,7 @@ PrintedExpr PrintExpr(v1::ExprOp op, int64_t value, const std::vector<PrintedExp
 
 std::string ExprPool::ToString(ExprId id) const {
   absl::flat_hash_map<ExprId, Printed> done;
-  for (ExprId at : Reachable(id, /*extents=*/false)) {
+  for (ExprId at : ReachableExprs(*this, id, /*extents=*/false)) {
     std::vector<Printed> args;
     for (ExprId arg : nodes_[at].args) args.push_back(done.at(arg));
     done[at] = PrintExpr(nodes_[at].op, nodes_[at].value, args, {});

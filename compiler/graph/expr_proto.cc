@@ -7,30 +7,6 @@
 #include "compiler/support/limits.h"
 
 namespace kiln {
-namespace {
-
-ExprId Build(ExprPool* pool, v1::ExprOp op, absl::Span<const ExprId> args) {
-  switch (op) {
-    case v1::EXPR_ADD: return pool->Sum(args);
-    case v1::EXPR_MUL: return pool->Product(args);
-    case v1::EXPR_FLOORDIV: return pool->FloorDiv(args[0], args[1]);
-    case v1::EXPR_MOD: return pool->Mod(args[0], args[1]);
-    case v1::EXPR_MIN: return pool->Min(args[0], args[1]);
-    case v1::EXPR_MAX: return pool->Max(args[0], args[1]);
-    case v1::EXPR_CEILDIV: return pool->CeilDiv(args[0], args[1]);
-    case v1::EXPR_POW: return pool->Pow(args[0], args[1]);
-    case v1::EXPR_WHERE: return pool->Where(args[0], args[1], args[2]);
-    case v1::EXPR_EQ: return pool->Eq(args[0], args[1]);
-    case v1::EXPR_NE: return pool->Ne(args[0], args[1]);
-    case v1::EXPR_LT: return pool->Lt(args[0], args[1]);
-    case v1::EXPR_LE: return pool->Le(args[0], args[1]);
-    case v1::EXPR_AND: return pool->And(args[0], args[1]);
-    case v1::EXPR_OR: return pool->Or(args[0], args[1]);
-    default: return pool->Not(args[0]);
-  }
-}
-
-}  // namespace
 
 uint32_t ExprWriter::Append(const ExprNode& node, absl::Span<const uint32_t> args) {
   v1::ExprNode* written = to_.Add();
@@ -104,7 +80,7 @@ absl::StatusOr<std::vector<ExprId>> ReadExprs(
       if (!id) return wrong("names a symbol or variable that does not exist");
       ids.push_back(*id);
     } else {
-      ids.push_back(Build(pool, node.op(), args));
+      ids.push_back(pool->Apply(node.op(), args));
     }
     if (!pool->status().ok()) return wrong(pool->status().message());
   }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "compiler/graph/expr_leaves.h"
 
 namespace kiln {
 namespace {
@@ -28,8 +29,8 @@ std::string TypeText(const ExprPool& pool, const TensorType& type) {
   // Printing must not grow the pool, so the default strides are found in a copy of what is needed.
   ExprPool scratch;
   std::vector<ExprId> sizes, strides;
-  for (ExprId size : type.sizes) sizes.push_back(scratch.Import(pool, size));
-  for (ExprId stride : type.strides) strides.push_back(scratch.Import(pool, stride));
+  for (ExprId size : type.sizes) sizes.push_back(ImportExpr(scratch, pool, size));
+  for (ExprId stride : type.strides) strides.push_back(ImportExpr(scratch, pool, stride));
   if (strides != ContiguousStrides(scratch, sizes))
     absl::StrAppend(&text, " strides ", Exprs(pool, type.strides));
   if (type.offset != 0) absl::StrAppend(&text, " offset ", pool.ToString(type.offset));
@@ -138,7 +139,7 @@ bool IsBoundByValue(const v1::Symbol& symbol) {
 
 bool HasUnbacked(const ExprPool& exprs, const std::vector<v1::Symbol>& symbols, ExprId id) {
   if (absl::c_none_of(symbols, IsUnbacked)) return false;
-  return absl::c_any_of(exprs.Leaves(id), [&](ExprId leaf) {
+  return absl::c_any_of(LeavesOf(exprs, id), [&](ExprId leaf) {
     const ExprNode& node = exprs.node(leaf);
     return node.op == v1::EXPR_SYMBOL && IsUnbacked(symbols[node.value]);
   });

@@ -1,4 +1,5 @@
 // Operators that move elements without computing: clone, cat, flip, roll, *_scatter.
+#include "compiler/graph/expr_proofs.h"
 #include "compiler/lower/library_call.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"
@@ -182,7 +183,7 @@ absl::Status LowerChannelShuffle(LoweringContext& context, const GraphNode& node
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (self.rank() < 3 || type.rank() != self.rank() || groups <= 0 ||
-      !context.exprs().ProvablyDivides(context.Const(groups), self.sizes[1])) {
+      !ProvablyDivides(context.exprs(), context.Const(groups), self.sizes[1])) {
     return absl::InvalidArgumentError("groups do not divide the channels");
   }
   for (size_t dim = 0; dim < self.rank(); ++dim) context.checks().CheckSize(self.sizes[dim], type.sizes[dim]);

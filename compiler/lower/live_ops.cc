@@ -1,6 +1,7 @@
 #include "compiler/lower/live_ops.h"
 
 #include "absl/container/flat_hash_map.h"
+#include "compiler/graph/expr_leaves.h"
 
 namespace kiln {
 namespace {
@@ -26,7 +27,7 @@ LiveOps KeepLiveOps(ExprPool& exprs, const LoopBody& body, absl::Span<const Loop
     const LoopOpData& op = body.op(id);
     for (LoopOpId arg : op.args) live[arg] = true;
     if (!indirect || !HasIndex(op.op)) continue;
-    for (ExprId leaf : exprs.Leaves(op.index)) {
+    for (ExprId leaf : LeavesOf(exprs, op.index)) {
       const ExprNode& node = exprs.node(leaf);
       if (node.op == v1::EXPR_INDIRECT && node.value < static_cast<int64_t>(count)) live[node.value] = true;
     }
@@ -51,7 +52,7 @@ LiveOps KeepLiveOps(ExprPool& exprs, const LoopBody& body, absl::Span<const Loop
     for (LoopOpId& arg : op.args) arg = result.new_ids[arg];
     if (renamed && indirect && HasIndex(op.op)) {
       auto [it, fresh] = memo.try_emplace(op.index, op.index);
-      const ExprId mapped = fresh ? exprs.Substitute(op.index, rename) : it->second;
+      const ExprId mapped = fresh ? Substitute(exprs, op.index, rename) : it->second;
       if (fresh) memo[op.index] = mapped;
       op.index = mapped;
     }

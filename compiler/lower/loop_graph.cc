@@ -7,6 +7,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "compiler/graph/expr_leaves.h"
 #include "compiler/lower/strides.h"
 
 namespace kiln {
@@ -141,7 +142,7 @@ bool LoopGraph::Require(ExprId condition) {
 }
 
 void LoopGraph::AddUnbacked(ExprId id, std::vector<uint32_t>* found) const {
-  for (ExprId leaf : exprs.Leaves(id)) {
+  for (ExprId leaf : LeavesOf(exprs, id)) {
     const ExprNode& node = exprs.node(leaf);
     if (node.op == v1::EXPR_SYMBOL && IsUnbacked(symbols[node.value]))
       found->push_back(static_cast<uint32_t>(node.value));

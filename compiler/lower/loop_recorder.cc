@@ -8,6 +8,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/expr_leaves.h"
+#include "compiler/graph/expr_proofs.h"
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/ir/scalar_ops.h"
 #include "compiler/passes/types.h"
@@ -100,14 +102,14 @@ ExprId LoopRecorder::CheckedIndex(LoopOpId value, ExprId size, v1::IndexMode mod
   value = Cast(value, v1::I64);
   const LoopOpData& op = body_.op(value);
   if (op.op == LoopOpcode::kIndexExpr && exprs_.Range(op.index).min >= 0 &&
-      exprs_.ProvablyLess(op.index, size)) {
+      ProvablyLess(exprs_, op.index, size)) {
     return op.index;
   }
   if (op.op == LoopOpcode::kConstant) {
     const int64_t known = IntValue(value);
     const bool wraps = known < 0 && mode == v1::INDEX_FROM_EITHER_END;
     const ExprId wrapped = wraps ? exprs_.Add(size, exprs_.Const(known)) : exprs_.Const(known);
-    if (exprs_.Range(wrapped).min >= 0 && exprs_.ProvablyLess(wrapped, size)) return wrapped;
+    if (exprs_.Range(wrapped).min >= 0 && ProvablyLess(exprs_, wrapped, size)) return wrapped;
   }
   LoopOpData check;
   check.op = LoopOpcode::kCheckIndex;
@@ -131,7 +133,7 @@ bool LoopRecorder::masked_out() const {
 
 bool LoopRecorder::MaskNames(ExprId index) const {
   if (!masked()) return false;
-  const std::vector<ExprId> leaves = exprs_.Leaves(index);
+  const std::vector<ExprId> leaves = LeavesOf(exprs_, index);
   std::vector<LoopOpId> pending = {masks_.back()};
   absl::flat_hash_set<LoopOpId> seen;
   while (!pending.empty()) {
@@ -141,7 +143,7 @@ bool LoopRecorder::MaskNames(ExprId index) const {
     const LoopOpData& op = body_.op(id);
     if (op.op == LoopOpcode::kIndexExpr) {
       for (ExprId leaf : leaves) {
-        if (exprs_.Extent(leaf).has_value() && exprs_.DependsOn(op.index, leaf)) return true;
+        if (exprs_.Extent(leaf).has_value() && DependsOn(exprs_, op.index, leaf)) return true;
       }
     }
     // What a load gives bounds no index, whatever its address is made of.
@@ -358,14 +360,14 @@ LoopOpId LoopRecorder::RandBits(LoopOpId seed, LoopOpId flat_index, LoopOpId op_
 }
 
 LoopOpId LoopRecorder::IndexLess(ExprId a, ExprId b) {
-  if (exprs_.ProvablyLess(a, b)) return True();
-  if (exprs_.ProvablyLessEqual(b, a)) return ConstantInt(0, v1::BOOL);
+  if (ProvablyLess(exprs_, a, b)) return True();
+  if (ProvablyLessEqual(exprs_, b, a)) return ConstantInt(0, v1::BOOL);
   return Compare(LoopOpcode::kLt, IndexExpr(a), IndexExpr(b));
 }
 
 LoopOpId LoopRecorder::IndexEqual(ExprId a, ExprId b) {
-  if (exprs_.ProvablyEqual(a, b)) return True();
-  if (exprs_.ProvablyLess(a, b) || exprs_.ProvablyLess(b, a)) return ConstantInt(0, v1::BOOL);
+  if (ProvablyEqual(exprs_, a, b)) return True();
+  if (ProvablyLess(exprs_, a, b) || ProvablyLess(exprs_, b, a)) return ConstantInt(0, v1::BOOL);
   return Compare(LoopOpcode::kEq, IndexExpr(a), IndexExpr(b));
 }
 
@@ -414,7 +416,7 @@ LoopOpId LoopRecorder::Inline(absl::Span<const LoopOpData> ops, LoopOpId result,
     if (same_index && same_ids) return expr;
     auto [it, fresh] = memo.try_emplace(expr, expr);
     if (!fresh) return it->second;
-    const ExprId mapped = exprs_.Substitute(expr, replace);
+    const ExprId mapped = Substitute(exprs_, expr, replace);
     memo[expr] = mapped;
     return mapped;
   };

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/expr_leaves.h"
 #include "compiler/lower/live_ops.h"
 #include "compiler/lower/strides.h"
 
@@ -63,7 +64,7 @@ bool LoopWriter::HasDivision(ExprId root) {
     }
     if (node.op == v1::EXPR_FLOORDIV || node.op == v1::EXPR_MOD || node.op == v1::EXPR_CEILDIV) {
       bool varies = false;
-      for (ExprId leaf : out_.exprs.Leaves(expr))
+      for (ExprId leaf : LeavesOf(out_.exprs, expr))
         varies = varies || out_.exprs.node(leaf).op != v1::EXPR_SYMBOL;
       has_division_[expr] = varies;
       continue;

@@ -1,6 +1,7 @@
 #include "compiler/lower/lowering_checks.h"
 
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/expr_proofs.h"
 #include "compiler/lower/index_reach.h"
 
 namespace kiln {
@@ -14,7 +15,7 @@ void LoweringChecks::CheckSize(ExprId have, ExprId want) {
   const auto a = exprs.AsConst(have), b = exprs.AsConst(want);
   if (a.has_value() && b.has_value() && *a != *b) {
     Invalid(absl::StrCat("a size of ", *a, " where ", *b, " is declared"));
-  } else if (!exprs.ProvablyEqual(have, want) && !out_.Require(exprs.Eq(have, want))) {
+  } else if (!ProvablyEqual(exprs, have, want) && !out_.Require(exprs.Eq(have, want))) {
     Invalid(
         absl::StrCat("a size of ", exprs.ToString(have), " where ", exprs.ToString(want), " is declared"));
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "compiler/graph/dtype_range.h"
+#include "compiler/graph/expr_proofs.h"
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/lower/strides.h"
 #include "compiler/support/divisor.h"
@@ -110,7 +111,7 @@ LoweredTensor Reduce(LoweringContext& context, const TensorType& type, const Red
   Reduction first = reduction;
   first.inner_sizes.assign(inner_sizes.begin() + split.dim, inner_sizes.end());
   first.inner_sizes[0] = chunk;
-  const bool ragged = !exprs.ProvablyDivides(chunk, length);
+  const bool ragged = !ProvablyDivides(exprs, chunk, length);
   LoweredTensor partials = ReduceOnce(
       context, partial, first,
       [&](LoopRecorder& ops, Index outer, Index inner) {

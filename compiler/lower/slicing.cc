@@ -1,5 +1,7 @@
 #include "compiler/lower/slicing.h"
 
+#include "compiler/graph/expr_proofs.h"
+
 namespace kiln {
 
 ExprId WrappedIndex(ExprPool& exprs, ExprId index, ExprId size) {
@@ -11,8 +13,8 @@ ExprId WrappedIndex(ExprPool& exprs, ExprId index, ExprId size) {
 
 ExprId ClampedIndex(ExprPool& exprs, ExprId index, ExprId size) {
   ExprId wrapped = WrappedIndex(exprs, index, size);
-  if (!exprs.ProvablyLessEqual(exprs.Const(0), wrapped)) wrapped = exprs.Max(wrapped, exprs.Const(0));
-  return exprs.ProvablyLessEqual(wrapped, size) ? wrapped : exprs.Min(wrapped, size);
+  if (!ProvablyLessEqual(exprs, exprs.Const(0), wrapped)) wrapped = exprs.Max(wrapped, exprs.Const(0));
+  return ProvablyLessEqual(exprs, wrapped, size) ? wrapped : exprs.Min(wrapped, size);
 }
 
 }  // namespace kiln

@@ -2,6 +2,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/expr_leaves.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -59,7 +60,7 @@ class NodeVerifier {
 
   absl::Status CheckIndexExpr(LoopOpId id, ExprId expr) {
     if (expr >= graph_.exprs.size()) return Wrong("an expression of another pool");
-    for (ExprId leaf : graph_.exprs.Leaves(expr)) {
+    for (ExprId leaf : LeavesOf(graph_.exprs, expr)) {
       const ExprNode& node = graph_.exprs.node(leaf);
       if (node.op == v1::EXPR_VAR && !vars_.contains(leaf)) return Wrong("a variable of no loop");
       if (node.op != v1::EXPR_INDIRECT) continue;

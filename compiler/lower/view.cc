@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/expr_proofs.h"
 #include "compiler/lower/library_call.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"
@@ -149,7 +150,7 @@ absl::Status LowerSelect(LoweringContext& context, const GraphNode& node) {
   const size_t dim = args.Dim("dim", self.rank(), 0);
   AffineMap map = IdentityMap(context, self.rank());
   map.start[dim] = WrappedIndex(context.exprs(), args.Expr("index", context.Const(0)), self.sizes[dim]);
-  if (context.exprs().ProvablyLessEqual(self.sizes[dim], map.start[dim])) {
+  if (ProvablyLessEqual(context.exprs(), self.sizes[dim], map.start[dim])) {
     return absl::InvalidArgumentError("select past the end");
   }
   map.dims.erase(map.dims.begin() + dim);

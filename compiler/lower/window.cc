@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/expr_proofs.h"
 #include "compiler/lower/library_call.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"
@@ -242,7 +243,7 @@ absl::Status LowerAdaptiveAvgPool(LoweringContext& context, const GraphNode& nod
   for (int i = 0; i < 2; ++i) {
     const size_t dim = self.rank() - 2 + i;
     const ExprId in = self.sizes[dim], out = windows(dim);
-    const bool even = exprs.ProvablyDivides(out, in);
+    const bool even = ProvablyDivides(exprs, out, in);
     const ExprId width = even ? exprs.FloorDiv(in, out) : exprs.Add(exprs.CeilDiv(in, out), one);
     reduction.inner_sizes.push_back(width);
   }
@@ -262,7 +263,7 @@ absl::Status LowerAdaptiveAvgPool(LoweringContext& context, const GraphNode& nod
         for (int i = 0; i < 2; ++i) {
           const size_t dim = self.rank() - 2 + i;
           from[dim] = exprs.Add(begin(outer[dim], dim), inner[i]);
-          if (exprs.ProvablyDivides(windows(dim), self.sizes[dim])) continue;
+          if (ProvablyDivides(exprs, windows(dim), self.sizes[dim])) continue;
           inside = ops.And(inside, ops.IndexLess(from[dim], end(outer[dim], dim)));
         }
         ops.OpenMask(inside);
@@ -311,7 +312,7 @@ absl::Status LowerUpsampleNearest(LoweringContext& context, const GraphNode& nod
     for (size_t i = 0; i < 2; ++i) {
       const size_t dim = 2 + i;
       const ExprId in = self.sizes[dim], out = type.sizes[dim];
-      if (exprs.ProvablyDivides(in, out)) {
+      if (ProvablyDivides(exprs, in, out)) {
         from[dim] = exprs.FloorDiv(index[dim], exprs.FloorDiv(out, in));
         continue;
       }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "compiler/graph/expr_proofs.h"
 #include "compiler/passes/decomposition.h"
 
 namespace kiln {
@@ -171,7 +172,7 @@ std::vector<ExprId> EvenWindows(DecomposeContext& m, const Value& x, ExprId out_
   ExprPool& pool = m.exprs();
   std::vector<ExprId> sizes(x.sizes().begin(), x.sizes().end() - 2);
   for (auto [in, out] : {std::pair{x.size(-2), out_height}, std::pair{x.size(-1), out_width}}) {
-    if (pool.Range(out).min < 1 || !pool.ProvablyDivides(out, in)) return {};
+    if (pool.Range(out).min < 1 || !ProvablyDivides(pool, out, in)) return {};
     sizes.push_back(out);
     sizes.push_back(pool.FloorDiv(in, out));
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/match.h"
+#include "compiler/graph/expr_proofs.h"
 #include "compiler/passes/decomposition.h"
 
 namespace kiln {
@@ -109,7 +110,7 @@ ExprId Bound(DecomposeContext& m, ExprId value, ExprId size) {
                       pool.Min(value, size));
   }
   // A symbolic bound is taken as not negative, as the capture assumed when it computed the result's size.
-  return pool.ProvablyLessEqual(value, size) ? value : pool.Min(value, size);
+  return ProvablyLessEqual(pool, value, size) ? value : pool.Min(value, size);
 }
 
 struct SliceBounds {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "compiler/graph/expr_proofs.h"
 #include "compiler/library/choice.h"
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/dead_code.h"
@@ -251,7 +252,7 @@ class ActivationFuser {
   // Of which a row costs nothing: memory of others, seen through views.
   bool HasARowInMemory(ValueId matrix) {
     const TensorType& type = graph_.type(matrix);
-    if (type.rank() != 2 || !graph_.exprs.ProvablyLess(graph_.exprs.Const(0), type.sizes[0])) return false;
+    if (type.rank() != 2 || !ProvablyLess(graph_.exprs, graph_.exprs.Const(0), type.sizes[0])) return false;
     while (producers_[matrix] >= 0) {
       const GraphNode& node = graph_.nodes[producers_[matrix]];
       const CoreClass core_class = CoreClassOf(node.target);

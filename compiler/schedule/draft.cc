@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "compiler/graph/expr_leaves.h"
 #include "compiler/ir/reduce_kinds.h"
 
 namespace kiln {
@@ -140,7 +141,7 @@ void SubstituteVars(LoopContext& context, Draft& draft, const LeafMap& replaceme
       bool affected = false;
       for (ExprId leaf : context.Leaves(op.data.index)) affected = affected || replacement.contains(leaf);
       if (affected) {
-        ExprId result = context.pool().Substitute(op.data.index, [&](ExprId leaf) {
+        ExprId result = Substitute(context.pool(), op.data.index, [&](ExprId leaf) {
           auto found = replacement.find(leaf);
           return found == replacement.end() ? leaf : found->second;
         });

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "compiler/graph/expr_eval.h"
+#include "compiler/graph/expr_leaves.h"
+#include "compiler/graph/expr_proofs.h"
 #include "compiler/target/device.h"
 
 namespace kiln {
@@ -41,7 +43,7 @@ std::optional<ExprId> LoopContext::Coefficient(ExprId index, ExprId leaf) {
   std::optional<ExprId> result;
   if (std::find(leaves.begin(), leaves.end(), leaf) == leaves.end()) {
     result = pool().Const(0);
-  } else if (auto affine = pool().AsAffine(index, leaf); affine && !HasLoopLeaf(affine->coefficient)) {
+  } else if (auto affine = AsAffine(pool(), index, leaf); affine && !HasLoopLeaf(affine->coefficient)) {
     result = affine->coefficient;
   }
   coefficients_[{index, leaf}] = result;
@@ -53,7 +55,7 @@ bool LoopContext::Equal(ExprId a, ExprId b) {
   if (a > b) std::swap(a, b);
   auto it = equal_.find({a, b});
   if (it != equal_.end()) return it->second;
-  bool equal = pool().ProvablyEqual(a, b);
+  bool equal = ProvablyEqual(pool(), a, b);
   equal_[{a, b}] = equal;
   return equal;
 }
@@ -66,7 +68,7 @@ bool LoopContext::IsOne(ExprId id) {
 const std::vector<ExprId>& LoopContext::Leaves(ExprId id) {
   auto it = leaves_.find(id);
   if (it != leaves_.end()) return it->second;
-  std::vector<ExprId> leaves = pool().Leaves(id);
+  std::vector<ExprId> leaves = LeavesOf(pool(), id);
   return leaves_.emplace(id, std::move(leaves)).first->second;
 }
 

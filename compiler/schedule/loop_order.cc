@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "compiler/graph/expr_leaves.h"
 #include "compiler/target/cost_model.h"
 
 namespace kiln {
@@ -80,11 +81,11 @@ class LoopChooser {
     for (uint32_t position : facts_.indexed) {
       ExprId index = draft_.ops[position].data.index;
       if (replaced.contains(index)) continue;
-      ExprId narrowed = pool.Substitute(index, [&](ExprId leaf) {
+      ExprId narrowed = Substitute(pool, index, [&](ExprId leaf) {
         return leaf == a.leaf ? zero : leaf == b.leaf ? joint.leaf : leaf;
       });
       ExprId restored =
-          pool.Substitute(narrowed, [&](ExprId leaf) { return leaf == joint.leaf ? expanded : leaf; });
+          Substitute(pool, narrowed, [&](ExprId leaf) { return leaf == joint.leaf ? expanded : leaf; });
       if (restored != index) return false;
       replaced[index] = narrowed;
     }

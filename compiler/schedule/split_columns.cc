@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "compiler/graph/expr_leaves.h"
 #include "compiler/schedule/loop_context.h"
 #include "compiler/support/divisor.h"
 #include "compiler/target/cost_model.h"
@@ -311,7 +312,7 @@ class Splitter {
   }
 
   ExprId Renamed(ExprId index, const LeafMap& vars) {
-    return context_.pool().Substitute(index, [&](ExprId leaf) {
+    return Substitute(context_.pool(), index, [&](ExprId leaf) {
       auto it = vars.find(leaf);
       return it == vars.end() ? leaf : it->second;
     });

@@ -9,6 +9,7 @@
 #include "compiler/graph/expr.h"
 #include "compiler/graph/expr_algebra.h"
 #include "compiler/graph/expr_eval.h"
+#include "compiler/graph/expr_leaves.h"
 #include "gtest/gtest.h"
 #include "tests/property/campaign.h"
 
@@ -164,7 +165,7 @@ TEST(ExprProperty, SimplifiedIsEvaluated) {
     ASSERT_TRUE(generator.pool.status().ok());
     ExprId copy_source = built.id;
     ExprPool other;
-    ExprId copy = other.Import(generator.pool, copy_source);
+    ExprId copy = ImportExpr(other, generator.pool, copy_source);
     for (int s = 0; s < kSamples; ++s) {
       if (!built.values[s]) continue;
       ++defined;

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/expr_leaves.h"
 #include "compiler/ir/scalar_ops.h"
 #include "compiler/support/kernel_abi.h"
 #include "compiler/support/status_macros.h"
@@ -139,7 +140,7 @@ class Evaluator {
       const bool has_index = op.op == LoopOpcode::kLoad || op.op == LoopOpcode::kStore ||
                              op.op == LoopOpcode::kIndexExpr || op.op == LoopOpcode::kCheckIndex;
       if (has_index) {
-        for (ExprId leaf : graph_.exprs.Leaves(op.index)) {
+        for (ExprId leaf : LeavesOf(graph_.exprs, op.index)) {
           const ExprNode& expr = graph_.exprs.node(leaf);
           if (expr.op == v1::EXPR_INDIRECT) after(static_cast<LoopOpId>(expr.value));
           for (const LoopVar& var : node.inner) {
