@@ -26,7 +26,6 @@ LARGER = {
     "client/runtime/torch_shim.h: TorchShim": (1, 47),        # a field a function of torch
     "client/tuner/gpu.cc: Gpu::Functions": (0, 19),           # a field a function of CUDA's driver
     "compiler/lower/loop_recorder.h: LoopRecorder": (52, 5),  # a method an operator
-    "compiler/schedule/skinny_schedule.h: SkinnyShape": (16, 22),
     "server/observe/stats.h: Stats": (0, 20),                 # a field a count
 }
 

@@ -28,14 +28,14 @@ constexpr unsigned kWords = 4;                // of 32 bits that an access moves
 class SkinnyEmitter {
  public:
   SkinnyEmitter(const SkinnyShape& shape, llvm::Module* module)
-      : shape_(shape), module_(*module), context_(module->getContext()), b_(context_) {}
+      : shape_(shape), gemm_(shape.gemm), module_(*module), context_(module->getContext()), b_(context_) {}
 
   void Emit() {
     Begin();
     FindOperands();
     LoadSummands();
     Multiply();
-    if (!shape_.tensor_cores) AddQuarters();
+    if (!gemm_.tensor_cores) AddQuarters();
     StorePartialSums();
     AddPieces();
     b_.CreateRetVoid();
@@ -70,8 +70,8 @@ class SkinnyEmitter {
     return b_.CreateSelect(b_.CreateICmpULT(value, limit), value, limit);
   }
   llvm::Type* Element() {
-    if (shape_.dtype == v1::F32) return b_.getFloatTy();
-    return shape_.dtype == v1::F16 ? b_.getHalfTy() : b_.getBFloatTy();
+    if (gemm_.dtype == v1::F32) return b_.getFloatTy();
+    return gemm_.dtype == v1::F16 ? b_.getHalfTy() : b_.getBFloatTy();
   }
   Value* At(Value* base, Value* elements) { return b_.CreateGEP(Element(), base, elements); }
   Value* Product(Value* number, int64_t factor) {
@@ -79,7 +79,7 @@ class SkinnyEmitter {
   }
 
   void Begin() {
-    const unsigned pointers = 3 + (shape_.has_c ? 1 : 0) + (shape_.has_bias ? 1 : 0);
+    const unsigned pointers = 3 + (gemm_.has_c ? 1 : 0) + (gemm_.has_bias ? 1 : 0);
     llvm::SmallVector<llvm::Type*, 5> parameters(pointers, b_.getPtrTy(kGlobal));
     auto* type = llvm::FunctionType::get(b_.getVoidTy(), parameters, false);
     function_ = llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, kGpuEntryName, module_);
@@ -91,8 +91,8 @@ class SkinnyEmitter {
     unsigned next = 0;
     operands_.a = function_->getArg(next++);
     operands_.weights = function_->getArg(next++);
-    if (shape_.has_c) operands_.c = function_->getArg(next++);
-    if (shape_.has_bias) operands_.bias = function_->getArg(next++);
+    if (gemm_.has_c) operands_.c = function_->getArg(next++);
+    if (gemm_.has_bias) operands_.bias = function_->getArg(next++);
     operands_.d = function_->getArg(next++);
     auto* array = llvm::ArrayType::get(b_.getFloatTy(), shape_.slots() * shape_.slot_elements());
     slots_ = new llvm::GlobalVariable(module_, array, false, llvm::GlobalValue::InternalLinkage,
@@ -115,42 +115,41 @@ class SkinnyEmitter {
     lane_.slot = b_.CreateAdd(b_.CreateMul(lane_.rank, I32(shape_.warps)), lane_.warp);
     lane_.first_step = b_.CreateMul(lane_.slot, I32(shape_.steps_of_warp));
     // Where this lane's terms of the first step lie along K.
-    lane_.first_term = b_.CreateAdd(b_.CreateMul(lane_.first_step, I32(shape_.step_terms())),
-                                    b_.CreateMul(lane_.quarter, I32(shape_.terms)));
-    const int64_t rows = shape_.tensor_cores ? shape_.row_groups() : shape_.rows;
+    lane_.first_term = b_.CreateAdd(b_.CreateMul(lane_.first_step, I32(gemm_.step_terms())),
+                                    b_.CreateMul(lane_.quarter, I32(gemm_.terms())));
+    const int64_t rows = gemm_.tensor_cores ? gemm_.row_groups() : gemm_.rows;
     for (int64_t r = 0; r < rows; ++r) {
       // Rows beyond the last are the last again, and are not stored.
       Value* row =
-          shape_.tensor_cores ? AtMost(b_.CreateAdd(lane_.group, I32(8 * r)), shape_.rows - 1) : I32(r);
-      x_.push_back(At(operands_.a, Product(row, shape_.a_stride)));
+          gemm_.tensor_cores ? AtMost(b_.CreateAdd(lane_.group, I32(8 * r)), gemm_.rows - 1) : I32(r);
+      x_.push_back(At(operands_.a, Product(row, gemm_.a_stride)));
     }
-    if (!shape_.along_n) {
+    if (!gemm_.along_n) {
       for (uint32_t i = 0; i < 2 * shape_.tiles; ++i) {
         Value* column = b_.CreateAdd(lane_.first_column, b_.CreateAdd(lane_.group, I32(8 * i)));
-        w_.push_back(At(operands_.weights, Product(AtMost(column, shape_.columns_all - 1), shape_.b_stride)));
+        w_.push_back(At(operands_.weights, Product(AtMost(column, gemm_.columns - 1), gemm_.b_stride)));
       }
       return;
     }
     Value* column = b_.CreateAdd(lane_.first_column, b_.CreateMul(lane_.group, I32(2 * shape_.tiles)));
-    column = AtMost(column, shape_.columns_all - 2 * shape_.tiles);
+    column = AtMost(column, gemm_.columns - 2 * shape_.tiles);
     w_.push_back(At(operands_.weights, b_.CreateZExt(column, b_.getInt64Ty())));
   }
 
   // Bias and c are on their way while the sums are made.
   void LoadSummands() {
     const auto load = [&](Value* base, Value* place) -> Value* {
-      return Widen(b_.CreateAlignedLoad(Element(), At(base, place), llvm::Align(shape_.element_bytes)));
+      return Widen(b_.CreateAlignedLoad(Element(), At(base, place), llvm::Align(gemm_.element_bytes())));
     };
     for (uint32_t iteration = 0; iteration < shape_.iterations(); ++iteration) {
       const Output out = OutputOf(iteration);
-      Value* row = AtMost(out.row, shape_.rows - 1);
-      Value* column = AtMost(out.column, shape_.columns_all - 1);
-      bias_values_.push_back(shape_.has_bias ? load(operands_.bias, b_.CreateZExt(column, b_.getInt64Ty()))
-                                             : nullptr);
-      c_values_.push_back(shape_.has_c
-                              ? load(operands_.c, b_.CreateAdd(Product(row, shape_.c_row_stride),
-                                                               Product(column, shape_.c_column_stride)))
-                              : nullptr);
+      Value* row = AtMost(out.row, gemm_.rows - 1);
+      Value* column = AtMost(out.column, gemm_.columns - 1);
+      bias_values_.push_back(gemm_.has_bias ? load(operands_.bias, b_.CreateZExt(column, b_.getInt64Ty()))
+                                            : nullptr);
+      c_values_.push_back(gemm_.has_c ? load(operands_.c, b_.CreateAdd(Product(row, gemm_.c.row),
+                                                                       Product(column, gemm_.c.column)))
+                                      : nullptr);
     }
   }
 
@@ -178,30 +177,30 @@ class SkinnyEmitter {
   // `number` of the step among this warp's.
   Step Load(Value* number) {
     Step step;
-    Value* term = b_.CreateAdd(lane_.first_term, b_.CreateMul(number, I32(shape_.step_terms())));
+    Value* term = b_.CreateAdd(lane_.first_term, b_.CreateMul(number, I32(gemm_.step_terms())));
     Value* exists = nullptr;
     if (!shape_.steps_fit()) {
-      exists = b_.CreateICmpULT(term, I32(shape_.depth));
+      exists = b_.CreateICmpULT(term, I32(gemm_.depth));
       term = b_.CreateSelect(exists, term, I32(0));
     }
     Value* along = b_.CreateZExt(term, b_.getInt64Ty());
     for (Value* row : x_) Append(At(row, along), kWords, exists, &step.x);
-    if (!shape_.along_n) {
+    if (!gemm_.along_n) {
       for (Value* column : w_) Append(At(column, along), kWords, exists, &step.weights);
       return step;
     }
     std::vector<Value*> rows;  // [term][word]
-    const unsigned words = 2 * shape_.tiles * shape_.element_bytes / 4;
-    Value* first = At(w_[0], b_.CreateMul(along, I64(shape_.b_stride)));
-    for (int64_t k = 0; k < shape_.terms; ++k) {
-      Append(At(first, I64(k * shape_.b_stride)), words, exists, &rows);
+    const unsigned words = 2 * shape_.tiles * gemm_.element_bytes() / 4;
+    Value* first = At(w_[0], b_.CreateMul(along, I64(gemm_.b_stride)));
+    for (int64_t k = 0; k < gemm_.terms(); ++k) {
+      Append(At(first, I64(k * gemm_.b_stride)), words, exists, &rows);
     }
     for (uint32_t tile = 0; tile < shape_.tiles; ++tile) {
       for (uint32_t half = 0; half < 2; ++half) {
         for (uint32_t word = 0; word < kWords; ++word) {
-          step.weights.push_back(shape_.dtype == v1::F32 ? rows[words * word + 2 * tile + half]
-                                                         : Pair(rows[words * 2 * word + tile],
-                                                                rows[words * (2 * word + 1) + tile], half));
+          step.weights.push_back(gemm_.dtype == v1::F32 ? rows[words * word + 2 * tile + half]
+                                                        : Pair(rows[words * 2 * word + tile],
+                                                               rows[words * (2 * word + 1) + tile], half));
         }
       }
     }
@@ -287,22 +286,22 @@ class SkinnyEmitter {
   }
 
   void Add(const Step& step) {
-    if (!shape_.tensor_cores) {
+    if (!gemm_.tensor_cores) {
       AddByFma(step);
       return;
     }
     std::vector<Value*> x = step.x, weights = step.weights;
-    if (shape_.dtype == v1::F32) {
+    if (gemm_.dtype == v1::F32) {
       for (Value*& word : x) word = RoundToTf32(word);
       for (Value*& word : weights) word = RoundToTf32(word);
     }
     for (uint32_t part = 0; part < 2; ++part) {
       for (uint32_t tile = 0; tile < shape_.tiles; ++tile) {
         Value* const* w = &weights[tile * 2 * kWords + 2 * part];
-        for (uint32_t rows = 0; rows < shape_.row_groups(); ++rows) {
+        for (uint32_t rows = 0; rows < gemm_.row_groups(); ++rows) {
           AddFragment({w[0], w[kWords], w[1], w[kWords + 1]},
                       {x[rows * kWords + 2 * part], x[rows * kWords + 2 * part + 1]},
-                      &sums_[4 * (tile * shape_.row_groups() + rows)]);
+                      &sums_[4 * (tile * gemm_.row_groups() + rows)]);
         }
       }
     }
@@ -315,15 +314,15 @@ class SkinnyEmitter {
   void AddFragment(std::array<Value*, 4> weights, std::array<Value*, 2> x, Value** sums) {
     llvm::SmallVector<Value*, 10> arguments(weights.begin(), weights.end());
     arguments.append(x.begin(), x.end());
-    if (shape_.dtype == v1::F16) {
+    if (gemm_.dtype == v1::F16) {
       auto* pair = llvm::FixedVectorType::get(b_.getHalfTy(), 2);
       for (Value*& word : arguments) word = b_.CreateBitCast(word, pair);
     }
     arguments.append(sums, sums + 4);
     llvm::Type* number = b_.getFloatTy();
-    const auto id = shape_.dtype == v1::F32   ? llvm::Intrinsic::nvvm_mma_m16n8k8_row_col_tf32
-                    : shape_.dtype == v1::F16 ? llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_f32_f32
-                                              : llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_bf16;
+    const auto id = gemm_.dtype == v1::F32   ? llvm::Intrinsic::nvvm_mma_m16n8k8_row_col_tf32
+                    : gemm_.dtype == v1::F16 ? llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_f32_f32
+                                             : llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_bf16;
     Value* result = Call(id, llvm::StructType::get(number, number, number, number), arguments);
     for (unsigned i = 0; i < 4; ++i) sums[i] = b_.CreateExtractValue(result, i);
   }
@@ -332,8 +331,8 @@ class SkinnyEmitter {
   void AddByFma(const Step& step) {
     const auto number = [&](Value* word) { return b_.CreateBitCast(word, b_.getFloatTy()); };
     for (uint32_t column = 0; column < 2 * shape_.tiles; ++column) {
-      for (int64_t row = 0; row < shape_.rows; ++row) {
-        Value*& sum = sums_[column * shape_.rows + row];
+      for (int64_t row = 0; row < gemm_.rows; ++row) {
+        Value*& sum = sums_[column * gemm_.rows + row];
         for (unsigned word = 0; word < kWords; ++word) {
           sum =
               Call(llvm::Intrinsic::fma, b_.getFloatTy(),
@@ -358,7 +357,7 @@ class SkinnyEmitter {
 
   // Of column 16 * tile + 8 * half + lane_.group, as fragments have it: its place in the block's columns.
   Value* ColumnOf(uint32_t tile, uint32_t half) {
-    if (!shape_.along_n) return b_.CreateAdd(lane_.group, I32(16 * tile + 8 * half));
+    if (!gemm_.along_n) return b_.CreateAdd(lane_.group, I32(16 * tile + 8 * half));
     return b_.CreateAdd(b_.CreateMul(lane_.group, I32(2 * shape_.tiles)), I32(2 * tile + half));
   }
 
@@ -383,7 +382,7 @@ class SkinnyEmitter {
 
   void StorePartialSums() {
     if (shape_.blocks > 1) Call(llvm::Intrinsic::nvvm_barrier_cluster_wait, b_.getVoidTy(), {});
-    if (shape_.tensor_cores) {
+    if (gemm_.tensor_cores) {
       StoreFragments();
     } else {
       StoreRows();
@@ -402,10 +401,10 @@ class SkinnyEmitter {
       Value* row = b_.CreateAdd(b_.CreateMul(lane_.quarter, I32(2)), I32(odd));
       Value* slots = SlotsOf(b_.CreateUDiv(row, I32(owned)));
       for (uint32_t tile = 0; tile < shape_.tiles; ++tile) {
-        for (uint32_t rows = 0; rows < shape_.row_groups(); ++rows) {
+        for (uint32_t rows = 0; rows < gemm_.row_groups(); ++rows) {
           for (uint32_t half = 0; half < 2; ++half) {
             Store(slots, PlaceOf(row, rows, ColumnOf(tile, half)),
-                  sums_[4 * (tile * shape_.row_groups() + rows) + 2 * half + odd]);
+                  sums_[4 * (tile * gemm_.row_groups() + rows) + 2 * half + odd]);
           }
         }
       }
@@ -417,12 +416,12 @@ class SkinnyEmitter {
     When(b_.CreateICmpEQ(lane_.quarter, I32(0)), [&] {
       for (uint32_t rank = 0; rank < shape_.blocks; ++rank) {
         Value* slots = SlotsOf(I32(rank));
-        for (int64_t row = 0; row < shape_.rows; ++row) {
+        for (int64_t row = 0; row < gemm_.rows; ++row) {
           if (row % 8 / owned != rank) continue;
           for (uint32_t column = 0; column < 2 * shape_.tiles; ++column) {
             Store(slots,
                   PlaceOf(I32(row % 8), static_cast<uint32_t>(row / 8), ColumnOf(column / 2, column % 2)),
-                  sums_[column * shape_.rows + row]);
+                  sums_[column * gemm_.rows + row]);
           }
         }
       }
@@ -449,8 +448,8 @@ class SkinnyEmitter {
     Value* slots = SlotsOf(lane_.rank);
     for (uint32_t iteration = 0; iteration < shape_.iterations(); ++iteration) {
       const Output out = OutputOf(iteration);
-      Value* exists = b_.CreateAnd(b_.CreateICmpULT(out.row, I32(shape_.rows)),
-                                   b_.CreateICmpULT(out.column, I32(shape_.columns_all)));
+      Value* exists = b_.CreateAnd(b_.CreateICmpULT(out.row, I32(gemm_.rows)),
+                                   b_.CreateICmpULT(out.column, I32(gemm_.columns)));
       When(exists, [&] {
         Value* sum = nullptr;
         for (uint32_t slot = 0; slot < shape_.slots(); ++slot) {
@@ -463,16 +462,15 @@ class SkinnyEmitter {
           if (more != nullptr) sum = b_.CreateFAdd(sum, more);
         }
         sum = Activate(sum);
-        Value* place =
-            b_.CreateAdd(Product(out.row, shape_.d_row_stride), Product(out.column, shape_.d_column_stride));
-        b_.CreateAlignedStore(Narrow(sum), At(operands_.d, place), llvm::Align(shape_.element_bytes));
+        Value* place = b_.CreateAdd(Product(out.row, gemm_.d.row), Product(out.column, gemm_.d.column));
+        b_.CreateAlignedStore(Narrow(sum), At(operands_.d, place), llvm::Align(gemm_.element_bytes()));
       });
     }
   }
 
   Value* Activate(Value* x) {
     MathBuilder m(b_, b_.getFloatTy());
-    switch (shape_.activation) {
+    switch (gemm_.activation) {
       case v1::ACTIVATION_RELU: return m.Sel(m.Lt(x, m.C(0)), m.C(0), x);  // keeps NaN
       case v1::ACTIVATION_GELU_TANH: {
         const double scale = 0.7978845608028654;  // sqrt(2 / pi)
@@ -485,10 +483,10 @@ class SkinnyEmitter {
   }
 
   Value* Widen(Value* element) {
-    return shape_.dtype == v1::F32 ? element : b_.CreateFPExt(element, b_.getFloatTy());
+    return gemm_.dtype == v1::F32 ? element : b_.CreateFPExt(element, b_.getFloatTy());
   }
   Value* Narrow(Value* number) {
-    return shape_.dtype == v1::F32 ? number : b_.CreateFPTrunc(number, Element());
+    return gemm_.dtype == v1::F32 ? number : b_.CreateFPTrunc(number, Element());
   }
 
   void When(Value* condition, const std::function<void()>& body) {
@@ -504,6 +502,7 @@ class SkinnyEmitter {
   static constexpr unsigned kSharedOfCluster = 7;
 
   const SkinnyShape& shape_;
+  const SkinnyGemm& gemm_;
   llvm::Module& module_;
   llvm::LLVMContext& context_;
   llvm::IRBuilder<> b_;
@@ -525,7 +524,7 @@ absl::StatusOr<SkinnyLaunch> EmitSkinnyGemm(const v1::Gemm& gemm, const v1::Skin
   SkinnyLaunch launch;
   launch.image.threads = shape.threads();
   launch.image.points_per_block = 1;
-  launch.image.buffers = 3 + (shape.has_c ? 1 : 0) + (shape.has_bias ? 1 : 0);
+  launch.image.buffers = 3 + (shape.gemm.has_c ? 1 : 0) + (shape.gemm.has_bias ? 1 : 0);
   launch.image.stored = uint64_t{1} << (launch.image.buffers - 1);
   launch.units = shape.units();
   return launch;

@@ -25,17 +25,18 @@ bool IsOneOf(uint32_t value, std::initializer_list<uint32_t> values) {
 constexpr uint32_t kStepsMax = 8;
 
 double Nanoseconds(const Machine& machine, const SkinnyShape& shape) {
-  return cost::Nanoseconds(machine, {.depth_bytes = static_cast<double>(shape.depth * shape.element_bytes),
-                                     .rows = static_cast<double>(shape.rows),
-                                     .columns = static_cast<double>(shape.columns()),
-                                     .columns_all = static_cast<double>(shape.columns_all),
-                                     .units = static_cast<double>(shape.units()),
-                                     .blocks = static_cast<double>(shape.blocks),
-                                     .warps = static_cast<double>(shape.warps),
-                                     .slots = static_cast<double>(shape.slots()),
-                                     .iterations = static_cast<double>(shape.iterations()),
-                                     .row_groups = static_cast<double>(shape.row_groups()),
-                                     .tiles = static_cast<double>(shape.tiles)});
+  return cost::Nanoseconds(machine,
+                           {.depth_bytes = static_cast<double>(shape.gemm.depth * shape.gemm.element_bytes()),
+                            .rows = static_cast<double>(shape.gemm.rows),
+                            .columns = static_cast<double>(shape.columns()),
+                            .columns_all = static_cast<double>(shape.gemm.columns),
+                            .units = static_cast<double>(shape.units()),
+                            .blocks = static_cast<double>(shape.blocks),
+                            .warps = static_cast<double>(shape.warps),
+                            .slots = static_cast<double>(shape.slots()),
+                            .iterations = static_cast<double>(shape.iterations()),
+                            .row_groups = static_cast<double>(shape.gemm.row_groups()),
+                            .tiles = static_cast<double>(shape.tiles)});
 }
 
 // Its threads have fewer registers than a thread may have.
@@ -53,7 +54,7 @@ bool FitsRegisters(const GpuMachine& gpu, const SkinnyShape& shape) {
 uint32_t StepsFor(const GpuMachine& gpu, const SkinnyShape& shape) {
   const int64_t words = gpu.registers.gemm_loads / (IsLarge(gpu, shape) ? 2 : 1);
   const auto most = static_cast<uint32_t>(std::clamp<int64_t>(words / shape.words_of_step(), 1, kStepsMax));
-  const auto needed = static_cast<uint32_t>((shape.steps_all() + shape.slots() - 1) / shape.slots());
+  const auto needed = static_cast<uint32_t>((shape.gemm.steps() + shape.slots() - 1) / shape.slots());
   if (needed <= most) return needed;
   const uint32_t half = std::max<uint32_t>(1, most / 2);  // the next round's are in flight as well
   const uint32_t rounds = (needed + half - 1) / half;
@@ -62,39 +63,37 @@ uint32_t StepsFor(const GpuMachine& gpu, const SkinnyShape& shape) {
 
 }  // namespace
 
-absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::Gemm& gemm) {
+absl::StatusOr<SkinnyGemm> SkinnyGemm::Of(const v1::Gemm& gemm) {
   const v1::MatrixOperand &a = gemm.a(), &b = gemm.b(), &d = gemm.d();
-  SkinnyShape shape;
-  shape.dtype = gemm.dtype();
-  shape.element_bytes = shape.dtype == v1::F32 ? 4 : 2;
-  shape.terms = 16 / shape.element_bytes;
-  shape.tensor_cores = shape.dtype != v1::F32 || gemm.tf32();
-  shape.rows = d.rows();
-  shape.columns_all = d.columns();
-  shape.depth = a.columns();
-  shape.has_c = gemm.has_c();
-  shape.has_bias = gemm.bias();
-  shape.activation = gemm.activation();
-  if (shape.dtype != v1::F32 && shape.dtype != v1::F16 && shape.dtype != v1::BF16)
+  SkinnyGemm skinny;
+  skinny.dtype = gemm.dtype();
+  skinny.tensor_cores = skinny.dtype != v1::F32 || gemm.tf32();
+  skinny.rows = d.rows();
+  skinny.columns = d.columns();
+  skinny.depth = a.columns();
+  skinny.has_c = gemm.has_c();
+  skinny.has_bias = gemm.bias();
+  skinny.activation = gemm.activation();
+  if (skinny.dtype != v1::F32 && skinny.dtype != v1::F16 && skinny.dtype != v1::BF16)
     return Unsupported("of this type");
-  if (!v1::Activation_IsValid(shape.activation)) return Unsupported("with this activation");
+  if (!v1::Activation_IsValid(skinny.activation)) return Unsupported("with this activation");
   if (gemm.batch() != 1) return Unsupported("in a batch");
-  if (shape.rows < 1 || shape.columns_all < 1 || shape.depth < 1 || a.rows() != shape.rows ||
-      b.rows() != shape.depth || b.columns() != shape.columns_all) {
+  if (skinny.rows < 1 || skinny.columns < 1 || skinny.depth < 1 || a.rows() != skinny.rows ||
+      b.rows() != skinny.depth || b.columns() != skinny.columns) {
     return absl::InvalidArgumentError("a gemm whose sizes do not fit together");
   }
-  if (shape.rows > (shape.tensor_cores ? kRowsMax : kRowsByFmaMax))
-    return Unsupported(absl::StrCat("with ", shape.rows, " of them"));
-  const auto aligned = [&](int64_t stride) { return stride >= 0 && stride % shape.terms == 0; };
+  if (skinny.rows > (skinny.tensor_cores ? kRowsMax : kRowsByFmaMax))
+    return Unsupported(absl::StrCat("with ", skinny.rows, " of them"));
+  const auto aligned = [&](int64_t stride) { return stride >= 0 && stride % skinny.terms() == 0; };
   if (a.column_stride() != 1 || !aligned(a.row_stride()))
     return Unsupported("that do not each start at 16 bytes");
-  shape.a_stride = a.row_stride();
-  if (shape.depth % shape.terms != 0) return Unsupported("whose sums do not fill 16 bytes");
+  skinny.a_stride = a.row_stride();
+  if (skinny.depth % skinny.terms() != 0) return Unsupported("whose sums do not fill 16 bytes");
   if (b.row_stride() == 1 && aligned(b.column_stride())) {
-    shape.b_stride = b.column_stride();
+    skinny.b_stride = b.column_stride();
   } else if (b.column_stride() == 1 && aligned(b.row_stride())) {
-    shape.b_stride = b.row_stride();
-    shape.along_n = true;
+    skinny.b_stride = b.row_stride();
+    skinny.along_n = true;
   } else {
     return Unsupported("with weights that do not start at 16 bytes");
   }
@@ -107,15 +106,16 @@ absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::Gemm& gemm) {
   }
   if (gemm.has_c() && (gemm.c().rows() != d.rows() || gemm.c().columns() != d.columns()))
     return absl::InvalidArgumentError("a summand of another size than the gemm");
-  shape.c_row_stride = gemm.c().row_stride();
-  shape.c_column_stride = gemm.c().column_stride();
-  shape.d_row_stride = d.row_stride();
-  shape.d_column_stride = d.column_stride();
-  return shape;
+  skinny.c.row = gemm.c().row_stride();
+  skinny.c.column = gemm.c().column_stride();
+  skinny.d.row = d.row_stride();
+  skinny.d.column = d.column_stride();
+  return skinny;
 }
 
 absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::Gemm& gemm, const v1::SkinnySchedule& schedule) {
-  KILN_ASSIGN_OR_RETURN(SkinnyShape shape, Of(gemm));
+  SkinnyShape shape;
+  KILN_ASSIGN_OR_RETURN(shape.gemm, SkinnyGemm::Of(gemm));
   shape.tiles = schedule.tiles();
   shape.warps = schedule.warps();
   shape.blocks = schedule.blocks();
@@ -126,9 +126,9 @@ absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::Gemm& gemm, const v1::Skin
                                                    " warps, ", shape.blocks, " blocks and ", shape.steps,
                                                    " steps"));
   }
-  const int64_t needed = (shape.steps_all() + shape.slots() - 1) / shape.slots();
+  const int64_t needed = (shape.gemm.steps() + shape.slots() - 1) / shape.slots();
   shape.steps_of_warp = static_cast<uint32_t>((needed + shape.steps - 1) / shape.steps) * shape.steps;
-  if (shape.along_n && shape.columns_all % (2 * shape.tiles) != 0)
+  if (shape.gemm.along_n && shape.gemm.columns % (2 * shape.tiles) != 0)
     return Unsupported("whose weights end within a lane's columns");
   if (shape.units() > kUnitsMax) return Unsupported("of this size");
   if (int64_t{shape.slots()} * shape.slot_elements() * 4 > kPartialSumsBytesMax)
@@ -138,7 +138,7 @@ absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::Gemm& gemm, const v1::Skin
 
 absl::StatusOr<std::vector<v1::SkinnySchedule>> SkinnySchedules(const v1::Gemm& gemm, const Machine& machine,
                                                                 uint32_t architecture, size_t wanted) {
-  KILN_RETURN_IF_ERROR(SkinnyShape::Of(gemm).status());
+  KILN_RETURN_IF_ERROR(SkinnyGemm::Of(gemm).status());
   std::vector<std::pair<double, v1::SkinnySchedule>> found;
   for (const uint32_t tiles : {1u, 2u, 4u}) {
     for (const uint32_t blocks : {1u, 2u, 4u, 8u}) {
@@ -151,7 +151,7 @@ absl::StatusOr<std::vector<v1::SkinnySchedule>> SkinnySchedules(const v1::Gemm& 
         schedule.set_steps(1);
         absl::StatusOr<SkinnyShape> shape = SkinnyShape::Of(gemm, schedule);
         if (!shape.ok() || !FitsRegisters(machine.gpu, *shape)) continue;
-        if (blocks * warps > 4 && shape->steps_all() < int64_t{blocks} * warps) continue;  // idle warps
+        if (blocks * warps > 4 && shape->gemm.steps() < int64_t{blocks} * warps) continue;  // idle warps
         schedule.set_steps(StepsFor(machine.gpu, *shape));
         found.emplace_back(Nanoseconds(machine, *shape), schedule);
       }

@@ -17,50 +17,61 @@
 
 namespace kiln {
 
-struct SkinnyShape {
+// The gemm: d = activation(a * b + c + bias). Strides are in elements.
+struct SkinnyGemm {
   static constexpr int64_t kRowsMax = 64;
   static constexpr int64_t kRowsByFmaMax = 24;  // sums in registers: two a row and tile
-  static constexpr int64_t kPartialSumsBytesMax = 48 << 10;
 
-  // Without a schedule: of the gemm alone.
-  static absl::StatusOr<SkinnyShape> Of(const v1::Gemm& gemm);
-  static absl::StatusOr<SkinnyShape> Of(const v1::Gemm& gemm, const v1::SkinnySchedule& schedule);
+  static absl::StatusOr<SkinnyGemm> Of(const v1::Gemm& gemm);
 
-  // Of the gemm; strides in elements.
+  struct Strides {
+    int64_t row = 0, column = 0;
+  };
+
   v1::DType dtype = v1::F32;
-  int64_t rows = 0, columns_all = 0, depth = 0;
+  int64_t rows = 0, columns = 0, depth = 0;
   int64_t a_stride = 0;
   int64_t b_stride = 0;  // between columns, or between terms where the weights lie along N
-  int64_t c_row_stride = 0, c_column_stride = 0, d_row_stride = 0, d_column_stride = 0;
+  Strides c, d;
   bool along_n = false;
   bool has_c = false, has_bias = false;
   bool tensor_cores = false;
   v1::Activation activation = v1::ACTIVATION_NONE;
-  int64_t element_bytes = 0;
-  int64_t terms = 0;  // of K in 16 bytes
 
-  // Of the schedule.
+  int64_t element_bytes() const { return dtype == v1::F32 ? 4 : 2; }
+  int64_t terms() const { return 16 / element_bytes(); }  // of K in 16 bytes
+  int64_t step_terms() const { return 4 * terms(); }
+  int64_t steps() const { return (depth + step_terms() - 1) / step_terms(); }
+  uint32_t row_groups() const { return static_cast<uint32_t>((rows + 7) / 8); }
+};
+
+// How the schedule deals it to blocks, warps and lanes.
+struct SkinnyShape {
+  static constexpr int64_t kPartialSumsBytesMax = 48 << 10;
+
+  static absl::StatusOr<SkinnyShape> Of(const v1::Gemm& gemm, const v1::SkinnySchedule& schedule);
+
+  SkinnyGemm gemm;
   uint32_t tiles = 0, warps = 0, blocks = 0, steps = 0;
   uint32_t steps_of_warp = 0;  // a multiple of `steps`
 
-  int64_t step_terms() const { return 4 * terms; }
-  int64_t steps_all() const { return (depth + step_terms() - 1) / step_terms(); }
-  bool steps_fit() const { return int64_t{steps_of_warp} * slots() * step_terms() == depth; }
+  bool steps_fit() const { return int64_t{steps_of_warp} * slots() * gemm.step_terms() == gemm.depth; }
   uint32_t threads() const { return kWarp * warps; }
   uint32_t columns() const { return 16 * tiles; }  // of a block
   uint32_t slots() const { return warps * blocks; }
-  uint32_t row_groups() const { return static_cast<uint32_t>((rows + 7) / 8); }
   uint32_t sums_of_lane() const {
-    return tensor_cores ? 4 * tiles * row_groups() : 2 * tiles * static_cast<uint32_t>(rows);
+    return gemm.tensor_cores ? 4 * tiles * gemm.row_groups() : 2 * tiles * static_cast<uint32_t>(gemm.rows);
   }
-  uint32_t owned_rows() const { return row_groups() * 8 / blocks; }
+  uint32_t owned_rows() const { return gemm.row_groups() * 8 / blocks; }
   uint32_t slot_stride() const { return columns() + 4; }  // fragments meet no bank twice
   uint32_t slot_elements() const { return owned_rows() * slot_stride(); }
   uint32_t iterations() const { return (owned_rows() * columns() + threads() - 1) / threads(); }
-  uint32_t units() const { return static_cast<uint32_t>((columns_all + columns() - 1) / columns()) * blocks; }
+  uint32_t units() const {
+    return static_cast<uint32_t>((gemm.columns + columns() - 1) / columns()) * blocks;
+  }
   // Words of registers that a step's loads fill, of one lane.
   uint32_t words_of_step() const {
-    return 4 * (2 * tiles + (tensor_cores ? row_groups() : static_cast<uint32_t>(rows)));
+    return 4 * (2 * tiles + (gemm.tensor_cores ? gemm.row_groups() : static_cast<uint32_t>(gemm.rows)));
   }
 };
 
