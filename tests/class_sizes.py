@@ -25,7 +25,6 @@ LARGER = {
     "client/runtime/program.h: Program": (11, 19),            # a field a table that calls read
     "client/runtime/torch_shim.h: TorchShim": (1, 47),        # a field a function of torch
     "client/tuner/gpu.cc: Gpu::Functions": (0, 19),           # a field a function of CUDA's driver
-    "compiler/lower/loop_recorder.h: LoopRecorder": (52, 5),  # a method an operator
     "server/observe/stats.h: Stats": (0, 20),                 # a field a count
 }
 

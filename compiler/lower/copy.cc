@@ -60,9 +60,9 @@ LoopOpId ChoosePiece(LoweringContext& context, LoopRecorder& ops, const std::vec
   for (size_t i = pieces.size(); i-- > 0;) {
     const Piece& piece = pieces[i];
     const ExprId end = context.exprs().Add(piece.begin, piece.length);
-    const LoopOpId before_end = ops.IndexLess(index[dim], end);
+    const LoopOpId before_end = IndexLess(ops, index[dim], end);
     LoopOpId here = i + 1 < pieces.size() ? before_end : ops.True();
-    if (i > 0) here = ops.And(here, ops.Not(ops.IndexLess(index[dim], piece.begin)));
+    if (i > 0) here = ops.And(here, ops.Not(IndexLess(ops, index[dim], piece.begin)));
     ops.OpenMask(here);
     const LoopOpId element = ops.Cast(
         context.loops().Load(ops, piece.tensor, PieceIndex(context.exprs(), piece, index, dim, stacked)),
@@ -222,9 +222,9 @@ absl::Status LowerSliceScatter(LoweringContext& context, const GraphNode& node) 
   const ExprId end = exprs.Add(start, exprs.Mul(source.sizes[dim], context.Const(step)));
   context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const ExprId distance = exprs.Sub(index[dim], start);
-    LoopOpId inside = ops.And(ops.Not(ops.IndexLess(index[dim], start)), ops.IndexLess(index[dim], end));
+    LoopOpId inside = ops.And(ops.Not(IndexLess(ops, index[dim], start)), IndexLess(ops, index[dim], end));
     if (step != 1)
-      inside = ops.And(inside, ops.IndexEqual(exprs.Mod(distance, context.Const(step)), context.Const(0)));
+      inside = ops.And(inside, IndexEqual(ops, exprs.Mod(distance, context.Const(step)), context.Const(0)));
     std::vector<ExprId> from(index.begin(), index.end());
     from[dim] = exprs.FloorDiv(distance, context.Const(step));
     ops.OpenMask(inside);
@@ -254,7 +254,7 @@ absl::Status LowerSelectScatter(LoweringContext& context, const GraphNode& node)
     std::vector<ExprId> from(index.begin(), index.end());
     from.erase(from.begin() + dim);
     const LoopOpId replaced = ops.Cast(context.loops().Load(ops, source, from), ComputeType(type.dtype));
-    return ops.Where(ops.IndexEqual(index[dim], at), replaced, context.loops().Load(ops, self, index));
+    return ops.Where(IndexEqual(ops, index[dim], at), replaced, context.loops().Load(ops, self, index));
   }));
   return context.status();
 }
@@ -272,8 +272,8 @@ absl::Status LowerTriangle(LoweringContext& context, const GraphNode& node) {
   context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
     ExprPool& exprs = context.exprs();
     const ExprId row = exprs.Add(index[index.size() - 2], diagonal), column = index.back();
-    const LoopOpId kept =
-        lower ? ops.IndexLess(column, exprs.Add(row, context.Const(1))) : ops.Not(ops.IndexLess(column, row));
+    const LoopOpId kept = lower ? IndexLess(ops, column, exprs.Add(row, context.Const(1)))
+                                : ops.Not(IndexLess(ops, column, row));
     return ops.Where(kept, context.loops().Load(ops, self, index), ops.ConstantInt(0, type.dtype));
   }));
   return context.status();

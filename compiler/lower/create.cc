@@ -55,7 +55,7 @@ absl::Status LowerEye(LoweringContext& context, const GraphNode& node) {
   if (!context.status().ok()) return context.status();
   if (type.rank() != 2) return absl::InvalidArgumentError("eye of another rank than 2");
   context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
-    return ops.Cast(ops.IndexEqual(index[0], index[1]), ComputeType(type.dtype));
+    return ops.Cast(IndexEqual(ops, index[0], index[1]), ComputeType(type.dtype));
   }));
   return context.status();
 }

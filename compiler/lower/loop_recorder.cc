@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/expr_leaves.h"
 #include "compiler/graph/expr_proofs.h"
@@ -21,6 +20,129 @@ uint64_t BitsOf(double value) {
   uint64_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
+}
+
+bool IsConstant(const LoopBody& body, LoopOpId id) { return body.op(id).op == LoopOpcode::kConstant; }
+
+int64_t IntValue(const LoopBody& body, LoopOpId id) { return static_cast<int64_t>(body.op(id).bits); }
+
+double FloatValue(const LoopBody& body, LoopOpId id) {
+  const LoopOpData& op = body.op(id);
+  if (!IsFloat(op.dtype)) return static_cast<double>(static_cast<int64_t>(op.bits));
+  double value;
+  std::memcpy(&value, &op.bits, sizeof value);
+  return value;
+}
+
+bool IsConstantValue(const LoopBody& body, LoopOpId id, double value) {
+  return IsConstant(body, id) && FloatValue(body, id) == value &&
+         std::signbit(FloatValue(body, id)) == std::signbit(value);
+}
+
+constexpr int kExactDepthMax = 4;
+
+// Choices between exact values, and their signs, are exact.
+bool IsExact(const LoopBody& body, LoopOpId value, v1::DType dtype, int depth) {
+  const LoopOpData& op = body.op(value);
+  const auto arg_is_exact = [&](size_t k) {
+    return depth > 0 && IsExact(body, op.args[k], dtype, depth - 1);
+  };
+  switch (op.op) {
+    case LoopOpcode::kConstant: {
+      const double number = FloatValue(body, value);
+      return std::isnan(number) || RoundedNumber(number, dtype) == number;
+    }
+    case LoopOpcode::kCast:
+      return body.op(op.args[0]).dtype == dtype || body.op(op.args[0]).dtype == v1::BOOL;
+    case LoopOpcode::kSign: return true;
+    case LoopOpcode::kNeg:
+    case LoopOpcode::kAbs: return arg_is_exact(0);
+    case LoopOpcode::kMaximum:
+    case LoopOpcode::kMinimum: return arg_is_exact(0) && arg_is_exact(1);
+    case LoopOpcode::kWhere: return arg_is_exact(1) && arg_is_exact(2);
+    default: return false;
+  }
+}
+
+// What needs no operator of its own; nullopt: it does.
+std::optional<LoopOpId> FoldBinary(LoopRecorder& ops, LoopOpcode op, LoopOpId a, LoopOpId b) {
+  const LoopBody& body = ops.body();
+  ExprPool& exprs = ops.exprs();
+  const v1::DType type = ops.dtype(a);
+  const bool real = IsFloat(type);
+  if (IsConstant(body, a) && IsConstant(body, b) && type != v1::BOOL) {
+    const double x = FloatValue(body, a), y = FloatValue(body, b);
+    const uint64_t i = static_cast<uint64_t>(IntValue(body, a)), j = static_cast<uint64_t>(IntValue(body, b));
+    switch (op) {
+      case LoopOpcode::kAdd:
+        return real ? ops.Constant(x + y, type) : ops.ConstantInt(static_cast<int64_t>(i + j), type);
+      case LoopOpcode::kSub:
+        return real ? ops.Constant(x - y, type) : ops.ConstantInt(static_cast<int64_t>(i - j), type);
+      case LoopOpcode::kMul:
+        return real ? ops.Constant(x * y, type) : ops.ConstantInt(static_cast<int64_t>(i * j), type);
+      case LoopOpcode::kDiv: return ops.Constant(x / y, type);
+      default: break;
+    }
+  }
+  // Sums and multiples of index expressions stay index expressions: they can index without a check. An
+  // expression's arithmetic is exact and an integer's wraps, so only where it is known not to.
+  const auto as_expr = [&](LoopOpId id) -> std::optional<ExprId> {
+    if (type != v1::I64) return std::nullopt;
+    if (body.op(id).op == LoopOpcode::kIndexExpr) return body.op(id).index;
+    if (IsConstant(body, id)) return exprs.Const(IntValue(body, id));
+    return std::nullopt;
+  };
+  const auto x = as_expr(a), y = as_expr(b);
+  if (x.has_value() && y.has_value()) {
+    std::optional<ExprId> exact;
+    if (op == LoopOpcode::kAdd) exact = exprs.Add(*x, *y);
+    if (op == LoopOpcode::kSub) exact = exprs.Sub(*x, *y);
+    if (op == LoopOpcode::kMul && (IsConstant(body, a) || IsConstant(body, b))) exact = exprs.Mul(*x, *y);
+    if (exact.has_value() && exprs.FitsInt64(*exact)) return ops.IndexExpr(*exact);
+  }
+  switch (op) {
+    case LoopOpcode::kAdd:  // x + -0.0 is x for every x; x + 0.0 is not for -0.0
+      if (type == v1::BOOL) break;
+      if (IsConstantValue(body, b, real ? -0.0 : 0)) return a;
+      if (IsConstantValue(body, a, real ? -0.0 : 0)) return b;
+      break;
+    case LoopOpcode::kSub:
+      if (IsConstantValue(body, b, 0)) return a;
+      break;
+    case LoopOpcode::kMul:
+      if (type == v1::BOOL) break;
+      if (IsConstantValue(body, b, 1)) return a;
+      if (IsConstantValue(body, a, 1)) return b;
+      break;
+    case LoopOpcode::kDiv:
+      if (IsConstantValue(body, b, 1)) return a;
+      break;
+    default: break;
+  }
+  return std::nullopt;
+}
+
+// An op of another body, as it is where the masks of `ops` are on.
+LoopOpData Masked(LoopRecorder& ops, LoopOpData op) {
+  const std::optional<LoopOpId> mask = ops.mask();
+  if (!mask.has_value()) return op;
+  switch (op.op) {
+    case LoopOpcode::kLoad:
+    case LoopOpcode::kCheckIndex: {
+      const size_t mask_arg = op.op == LoopOpcode::kLoad ? 0 : 1;
+      if (op.args.size() > mask_arg) {
+        op.args[mask_arg] = ops.And(*mask, op.args[mask_arg]);
+      } else {
+        op.args.push_back(*mask);
+      }
+      return op;
+    }
+    default:
+      // Where the mask is off a loaded divisor is 0, which is nobody's error.
+      if (IsIntegerDivision(op.op) && !IsFloat(op.dtype) && !IsConstant(ops.body(), op.args[1]))
+        op.args[1] = ops.Where(*mask, op.args[1], ops.ConstantInt(1, op.dtype));
+      return op;
+  }
 }
 
 }  // namespace
@@ -38,7 +160,7 @@ LoopOpId LoopRecorder::Make(LoopOpcode op, v1::DType dtype, absl::Span<const Loo
   data.dtype = dtype;
   data.args.assign(args.begin(), args.end());
   data.mode = mode;
-  return Emit(std::move(data));
+  return body_.Add(std::move(data));
 }
 
 LoopOpId LoopRecorder::Constant(double value, v1::DType dtype) {
@@ -51,7 +173,7 @@ LoopOpId LoopRecorder::Constant(double value, v1::DType dtype) {
   data.op = LoopOpcode::kConstant;
   data.dtype = ComputeType(dtype);
   data.bits = BitsOf(data.dtype == v1::F32 ? static_cast<double>(static_cast<float>(value)) : value);
-  return Emit(std::move(data));
+  return body_.Add(std::move(data));
 }
 
 LoopOpId LoopRecorder::ConstantInt(int64_t value, v1::DType dtype) {
@@ -60,7 +182,7 @@ LoopOpId LoopRecorder::ConstantInt(int64_t value, v1::DType dtype) {
   data.op = LoopOpcode::kConstant;
   data.dtype = dtype;
   data.bits = static_cast<uint64_t>(WrapInteger(dtype, value));
-  return Emit(std::move(data));
+  return body_.Add(std::move(data));
 }
 
 LoopOpId LoopRecorder::IndexExpr(ExprId value) {
@@ -69,7 +191,7 @@ LoopOpId LoopRecorder::IndexExpr(ExprId value) {
   data.op = LoopOpcode::kIndexExpr;
   data.dtype = v1::I64;
   data.index = value;
-  return Emit(std::move(data));
+  return body_.Add(std::move(data));
 }
 
 LoopOpId LoopRecorder::Load(BufferId buffer, v1::DType dtype, ExprId index) {
@@ -79,7 +201,7 @@ LoopOpId LoopRecorder::Load(BufferId buffer, v1::DType dtype, ExprId index) {
   data.buffer = buffer;
   data.index = index;
   if (!masks_.empty()) data.args.push_back(masks_.back());
-  const LoopOpId loaded = Emit(std::move(data));
+  const LoopOpId loaded = body_.Add(std::move(data));
   return Cast(loaded, ComputeType(dtype));
 }
 
@@ -95,7 +217,7 @@ void LoopRecorder::Store(BufferId buffer, v1::DType dtype, ExprId index, LoopOpI
   data.buffer = buffer;
   data.index = index;
   data.mode = mode;
-  Emit(std::move(data));
+  body_.Add(std::move(data));
 }
 
 ExprId LoopRecorder::CheckedIndex(LoopOpId value, ExprId size, v1::IndexMode mode) {
@@ -106,7 +228,7 @@ ExprId LoopRecorder::CheckedIndex(LoopOpId value, ExprId size, v1::IndexMode mod
     return op.index;
   }
   if (op.op == LoopOpcode::kConstant) {
-    const int64_t known = IntValue(value);
+    const int64_t known = IntValue(body_, value);
     const bool wraps = known < 0 && mode == v1::INDEX_FROM_EITHER_END;
     const ExprId wrapped = wraps ? exprs_.Add(size, exprs_.Const(known)) : exprs_.Const(known);
     if (exprs_.Range(wrapped).min >= 0 && ProvablyLess(exprs_, wrapped, size)) return wrapped;
@@ -118,7 +240,7 @@ ExprId LoopRecorder::CheckedIndex(LoopOpId value, ExprId size, v1::IndexMode mod
   if (!masks_.empty()) check.args.push_back(masks_.back());
   check.index = size;
   check.mode = mode;
-  return exprs_.Indirect(Emit(std::move(check)), size);
+  return exprs_.Indirect(body_.Add(std::move(check)), size);
 }
 
 void LoopRecorder::OpenMask(LoopOpId mask) {
@@ -127,48 +249,12 @@ void LoopRecorder::OpenMask(LoopOpId mask) {
 
 void LoopRecorder::CloseMask() { masks_.pop_back(); }
 
-bool LoopRecorder::masked_out() const {
-  return masked() && IsConstant(masks_.back()) && IntValue(masks_.back()) == 0;
-}
-
-bool LoopRecorder::MaskNames(ExprId index) const {
-  if (!masked()) return false;
-  const std::vector<ExprId> leaves = LeavesOf(exprs_, index);
-  std::vector<LoopOpId> pending = {masks_.back()};
-  absl::flat_hash_set<LoopOpId> seen;
-  while (!pending.empty()) {
-    const LoopOpId id = pending.back();
-    pending.pop_back();
-    if (!seen.insert(id).second) continue;
-    const LoopOpData& op = body_.op(id);
-    if (op.op == LoopOpcode::kIndexExpr) {
-      for (ExprId leaf : leaves) {
-        if (exprs_.Extent(leaf).has_value() && DependsOn(exprs_, op.index, leaf)) return true;
-      }
-    }
-    // What a load gives bounds no index, whatever its address is made of.
-    if (op.op != LoopOpcode::kLoad) pending.insert(pending.end(), op.args.begin(), op.args.end());
-  }
-  return false;
-}
-
-double LoopRecorder::FloatValue(LoopOpId id) const {
-  const LoopOpData& op = body_.op(id);
-  if (!IsFloat(op.dtype)) return static_cast<double>(static_cast<int64_t>(op.bits));
-  double value;
-  std::memcpy(&value, &op.bits, sizeof value);
-  return value;
-}
-
-bool LoopRecorder::IsConstantValue(LoopOpId id, double value) const {
-  return IsConstant(id) && FloatValue(id) == value && std::signbit(FloatValue(id)) == std::signbit(value);
-}
-
 LoopOpId LoopRecorder::Cast(LoopOpId value, v1::DType dtype) {
   const LoopOpData& op = body_.op(value);
   if (op.dtype == dtype) return value;
   if (op.op == LoopOpcode::kConstant) {
-    return IsFloat(op.dtype) ? Constant(FloatValue(value), dtype) : ConstantInt(IntValue(value), dtype);
+    return IsFloat(op.dtype) ? Constant(FloatValue(body_, value), dtype)
+                             : ConstantInt(IntValue(body_, value), dtype);
   }
   // BOOL through another type and back is itself.
   if (op.op == LoopOpcode::kCast && dtype == v1::BOOL && this->dtype(op.args[0]) == v1::BOOL)
@@ -184,29 +270,9 @@ LoopOpId LoopRecorder::Narrow(LoopOpId value, v1::DType dtype) {
 
 LoopOpId LoopRecorder::RoundTo(LoopOpId value, v1::DType dtype) {
   if (ComputeType(dtype) == dtype) return Cast(value, dtype);
-  if (IsConstant(value)) return Constant(RoundedNumber(FloatValue(value), dtype), v1::F32);
-  if (IsExact(value, dtype, kExactDepthMax)) return value;
+  if (IsConstant(body_, value)) return Constant(RoundedNumber(FloatValue(body_, value), dtype), v1::F32);
+  if (IsExact(body_, value, dtype, kExactDepthMax)) return value;
   return Make(LoopOpcode::kCast, ComputeType(dtype), {Narrow(value, dtype)});
-}
-
-// Choices between exact values, and their signs, are exact.
-bool LoopRecorder::IsExact(LoopOpId value, v1::DType dtype, int depth) const {
-  const LoopOpData& op = body_.op(value);
-  const auto arg_is_exact = [&](size_t k) { return depth > 0 && IsExact(op.args[k], dtype, depth - 1); };
-  switch (op.op) {
-    case LoopOpcode::kConstant: {
-      const double number = FloatValue(value);
-      return std::isnan(number) || RoundedNumber(number, dtype) == number;
-    }
-    case LoopOpcode::kCast: return this->dtype(op.args[0]) == dtype || this->dtype(op.args[0]) == v1::BOOL;
-    case LoopOpcode::kSign: return true;
-    case LoopOpcode::kNeg:
-    case LoopOpcode::kAbs: return arg_is_exact(0);
-    case LoopOpcode::kMaximum:
-    case LoopOpcode::kMinimum: return arg_is_exact(0) && arg_is_exact(1);
-    case LoopOpcode::kWhere: return arg_is_exact(1) && arg_is_exact(2);
-    default: return false;
-  }
 }
 
 LoopOpId LoopRecorder::Bitcast(LoopOpId value, v1::DType dtype) {
@@ -220,69 +286,12 @@ LoopOpId LoopRecorder::Unary(LoopOpcode op, LoopOpId a) {
   if (info.op_class == LoopOpClass::kFloat && !IsFloat(dtype(a))) {
     return Fail(absl::StrCat(info.name, " of ", DTypeName(dtype(a))));
   }
-  if (op == LoopOpcode::kNeg && IsConstant(a)) {
+  if (op == LoopOpcode::kNeg && IsConstant(body_, a)) {
     return IsFloat(dtype(a))
-               ? Constant(-FloatValue(a), dtype(a))
-               : ConstantInt(static_cast<int64_t>(-static_cast<uint64_t>(IntValue(a))), dtype(a));
+               ? Constant(-FloatValue(body_, a), dtype(a))
+               : ConstantInt(static_cast<int64_t>(-static_cast<uint64_t>(IntValue(body_, a))), dtype(a));
   }
   return Make(op, dtype(a), {a});
-}
-
-LoopOpId LoopRecorder::FoldBinary(LoopOpcode op, LoopOpId a, LoopOpId b, bool* folded) {
-  *folded = true;
-  const v1::DType type = dtype(a);
-  const bool real = IsFloat(type);
-  if (IsConstant(a) && IsConstant(b) && type != v1::BOOL) {
-    const double x = FloatValue(a), y = FloatValue(b);
-    const uint64_t i = static_cast<uint64_t>(IntValue(a)), j = static_cast<uint64_t>(IntValue(b));
-    switch (op) {
-      case LoopOpcode::kAdd:
-        return real ? Constant(x + y, type) : ConstantInt(static_cast<int64_t>(i + j), type);
-      case LoopOpcode::kSub:
-        return real ? Constant(x - y, type) : ConstantInt(static_cast<int64_t>(i - j), type);
-      case LoopOpcode::kMul:
-        return real ? Constant(x * y, type) : ConstantInt(static_cast<int64_t>(i * j), type);
-      case LoopOpcode::kDiv: return Constant(x / y, type);
-      default: break;
-    }
-  }
-  // Sums and multiples of index expressions stay index expressions: they can index without a check. An
-  // expression's arithmetic is exact and an integer's wraps, so only where it is known not to.
-  const auto as_expr = [&](LoopOpId id) -> std::optional<ExprId> {
-    if (type != v1::I64) return std::nullopt;
-    if (body_.op(id).op == LoopOpcode::kIndexExpr) return body_.op(id).index;
-    if (IsConstant(id)) return exprs_.Const(IntValue(id));
-    return std::nullopt;
-  };
-  const auto x = as_expr(a), y = as_expr(b);
-  if (x.has_value() && y.has_value()) {
-    std::optional<ExprId> exact;
-    if (op == LoopOpcode::kAdd) exact = exprs_.Add(*x, *y);
-    if (op == LoopOpcode::kSub) exact = exprs_.Sub(*x, *y);
-    if (op == LoopOpcode::kMul && (IsConstant(a) || IsConstant(b))) exact = exprs_.Mul(*x, *y);
-    if (exact.has_value() && exprs_.FitsInt64(*exact)) return IndexExpr(*exact);
-  }
-  switch (op) {
-    case LoopOpcode::kAdd:  // x + -0.0 is x for every x; x + 0.0 is not for -0.0
-      if (type == v1::BOOL) break;
-      if (IsConstantValue(b, real ? -0.0 : 0)) return a;
-      if (IsConstantValue(a, real ? -0.0 : 0)) return b;
-      break;
-    case LoopOpcode::kSub:
-      if (IsConstantValue(b, 0)) return a;
-      break;
-    case LoopOpcode::kMul:
-      if (type == v1::BOOL) break;
-      if (IsConstantValue(b, 1)) return a;
-      if (IsConstantValue(a, 1)) return b;
-      break;
-    case LoopOpcode::kDiv:
-      if (IsConstantValue(b, 1)) return a;
-      break;
-    default: break;
-  }
-  *folded = false;
-  return 0;
 }
 
 LoopOpId LoopRecorder::Binary(LoopOpcode op, LoopOpId a, LoopOpId b) {
@@ -296,17 +305,16 @@ LoopOpId LoopRecorder::Binary(LoopOpcode op, LoopOpId a, LoopOpId b) {
   if (info.op_class == LoopOpClass::kInteger && IsFloat(dtype(a))) {
     return Fail(absl::StrCat(info.name, " of ", DTypeName(dtype(a))));
   }
-  bool folded = false;
-  const LoopOpId result = FoldBinary(op, a, b, &folded);
-  return folded ? result : Make(op, dtype(a), {a, b});
+  const std::optional<LoopOpId> folded = FoldBinary(*this, op, a, b);
+  return folded.has_value() ? *folded : Make(op, dtype(a), {a, b});
 }
 
 LoopOpId LoopRecorder::Compare(LoopOpcode op, LoopOpId a, LoopOpId b) {
   if (dtype(a) != dtype(b)) {
     return Fail(absl::StrCat(InfoOf(op).name, " of ", DTypeName(dtype(a)), " and ", DTypeName(dtype(b))));
   }
-  if (op == LoopOpcode::kEq && IsInteger(dtype(a)) && IsConstant(a) && IsConstant(b)) {
-    return ConstantInt(IntValue(a) == IntValue(b), v1::BOOL);
+  if (op == LoopOpcode::kEq && IsInteger(dtype(a)) && IsConstant(body_, a) && IsConstant(body_, b)) {
+    return ConstantInt(IntValue(body_, a) == IntValue(body_, b), v1::BOOL);
   }
   return Make(op, v1::BOOL, {a, b});
 }
@@ -317,7 +325,7 @@ LoopOpId LoopRecorder::Where(LoopOpId condition, LoopOpId a, LoopOpId b) {
   }
   condition = Cast(condition, v1::BOOL);
   if (a == b) return a;
-  if (IsConstant(condition)) return IntValue(condition) != 0 ? a : b;
+  if (IsConstant(body_, condition)) return IntValue(body_, condition) != 0 ? a : b;
   return Make(LoopOpcode::kWhere, dtype(a), {condition, a, b});
 }
 
@@ -325,8 +333,8 @@ LoopOpId LoopRecorder::And(LoopOpId a, LoopOpId b) {
   a = Cast(a, v1::BOOL);
   b = Cast(b, v1::BOOL);
   if (a == b) return a;
-  if (IsConstant(a)) return IntValue(a) != 0 ? b : a;
-  if (IsConstant(b)) return IntValue(b) != 0 ? a : b;
+  if (IsConstant(body_, a)) return IntValue(body_, a) != 0 ? b : a;
+  if (IsConstant(body_, b)) return IntValue(body_, b) != 0 ? a : b;
   return Make(LoopOpcode::kLogicalAnd, v1::BOOL, {a, b});
 }
 
@@ -334,14 +342,14 @@ LoopOpId LoopRecorder::Or(LoopOpId a, LoopOpId b) {
   a = Cast(a, v1::BOOL);
   b = Cast(b, v1::BOOL);
   if (a == b) return a;
-  if (IsConstant(a)) return IntValue(a) != 0 ? a : b;
-  if (IsConstant(b)) return IntValue(b) != 0 ? b : a;
+  if (IsConstant(body_, a)) return IntValue(body_, a) != 0 ? a : b;
+  if (IsConstant(body_, b)) return IntValue(body_, b) != 0 ? b : a;
   return Make(LoopOpcode::kLogicalOr, v1::BOOL, {a, b});
 }
 
 LoopOpId LoopRecorder::Not(LoopOpId a) {
   a = Cast(a, v1::BOOL);
-  if (IsConstant(a)) return ConstantInt(IntValue(a) == 0, v1::BOOL);
+  if (IsConstant(body_, a)) return ConstantInt(IntValue(body_, a) == 0, v1::BOOL);
   const LoopOpData& op = body_.op(a);
   if (op.op == LoopOpcode::kLogicalNot) return op.args[0];
   return Make(LoopOpcode::kLogicalNot, v1::BOOL, {a});
@@ -357,39 +365,6 @@ LoopOpId LoopRecorder::Scan(v1::ReduceKind kind, LoopOpId value) {
 
 LoopOpId LoopRecorder::RandBits(LoopOpId seed, LoopOpId flat_index, LoopOpId op_number) {
   return Make(LoopOpcode::kRandBits, v1::I64, {seed, flat_index, op_number});
-}
-
-LoopOpId LoopRecorder::IndexLess(ExprId a, ExprId b) {
-  if (ProvablyLess(exprs_, a, b)) return True();
-  if (ProvablyLessEqual(exprs_, b, a)) return ConstantInt(0, v1::BOOL);
-  return Compare(LoopOpcode::kLt, IndexExpr(a), IndexExpr(b));
-}
-
-LoopOpId LoopRecorder::IndexEqual(ExprId a, ExprId b) {
-  if (ProvablyEqual(exprs_, a, b)) return True();
-  if (ProvablyLess(exprs_, a, b) || ProvablyLess(exprs_, b, a)) return ConstantInt(0, v1::BOOL);
-  return Compare(LoopOpcode::kEq, IndexExpr(a), IndexExpr(b));
-}
-
-LoopOpData LoopRecorder::Masked(LoopOpData op) {
-  if (masks_.empty()) return op;
-  switch (op.op) {
-    case LoopOpcode::kLoad:
-    case LoopOpcode::kCheckIndex: {
-      const size_t mask_arg = op.op == LoopOpcode::kLoad ? 0 : 1;
-      if (op.args.size() > mask_arg) {
-        op.args[mask_arg] = And(masks_.back(), op.args[mask_arg]);
-      } else {
-        op.args.push_back(masks_.back());
-      }
-      return op;
-    }
-    default:
-      // Where the mask is off a loaded divisor is 0, which is nobody's error.
-      if (IsIntegerDivision(op.op) && !IsFloat(op.dtype) && !IsConstant(op.args[1]))
-        op.args[1] = Where(masks_.back(), op.args[1], ConstantInt(1, op.dtype));
-      return op;
-  }
 }
 
 LoopOpId LoopRecorder::Inline(absl::Span<const LoopOpData> ops, LoopOpId result,
@@ -427,7 +402,7 @@ LoopOpId LoopRecorder::Inline(absl::Span<const LoopOpData> ops, LoopOpId result,
       copies[id] = IndexExpr(map_expr(op.index));
     } else {
       if (op.op == LoopOpcode::kLoad || op.op == LoopOpcode::kCheckIndex) op.index = map_expr(op.index);
-      copies[id] = Emit(Masked(std::move(op)));
+      copies[id] = body_.Add(Masked(*this, std::move(op)));
     }
     same_ids = same_ids && copies[id] == id;
   }
@@ -438,6 +413,18 @@ std::vector<uint32_t> LoopRecorder::TakeOrigins() {
   std::sort(origins_.begin(), origins_.end());
   origins_.erase(std::unique(origins_.begin(), origins_.end()), origins_.end());
   return std::move(origins_);
+}
+
+LoopOpId IndexLess(LoopRecorder& ops, ExprId a, ExprId b) {
+  if (ProvablyLess(ops.exprs(), a, b)) return ops.True();
+  if (ProvablyLessEqual(ops.exprs(), b, a)) return ops.ConstantInt(0, v1::BOOL);
+  return ops.Compare(LoopOpcode::kLt, ops.IndexExpr(a), ops.IndexExpr(b));
+}
+
+LoopOpId IndexEqual(LoopRecorder& ops, ExprId a, ExprId b) {
+  if (ProvablyEqual(ops.exprs(), a, b)) return ops.True();
+  if (ProvablyLess(ops.exprs(), a, b) || ProvablyLess(ops.exprs(), b, a)) return ops.ConstantInt(0, v1::BOOL);
+  return ops.Compare(LoopOpcode::kEq, ops.IndexExpr(a), ops.IndexExpr(b));
 }
 
 }  // namespace kiln

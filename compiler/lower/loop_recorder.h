@@ -9,6 +9,8 @@
 // later results meaningless but safe to pass on.
 #pragma once
 
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -41,11 +43,10 @@ class LoopRecorder {
   // While a mask is open, loads, stores and checks happen only where it holds; loads give 0 elsewhere.
   void OpenMask(LoopOpId mask);
   void CloseMask();
-  bool masked() const { return !masks_.empty(); }
-  // The open masks are known to hold nowhere.
-  bool masked_out() const;
-  // An open mask compares an index that has a variable in common with `index`.
-  bool MaskNames(ExprId index) const;
+  // What the open masks come to; nullopt: none is open.
+  std::optional<LoopOpId> mask() const {
+    return masks_.empty() ? std::nullopt : std::optional<LoopOpId>(masks_.back());
+  }
 
   // ---- values
   LoopOpId Cast(LoopOpId value, v1::DType dtype);  // to a compute type
@@ -67,10 +68,6 @@ class LoopRecorder {
   LoopOpId Scan(v1::ReduceKind kind, LoopOpId value);
   LoopOpId RandBits(LoopOpId seed, LoopOpId flat_index, LoopOpId op_number);
 
-  // a < b as a BOOL; folds where the ranges decide.
-  LoopOpId IndexLess(ExprId a, ExprId b);
-  LoopOpId IndexEqual(ExprId a, ExprId b);
-
   // Copies `ops` up to `result` with `vars[i]` replaced by `index[i]`; the copy of `result`.
   LoopOpId Inline(absl::Span<const LoopOpData> ops, LoopOpId result, absl::Span<const ExprId> vars,
                   absl::Span<const ExprId> index);
@@ -81,7 +78,6 @@ class LoopRecorder {
   ExprPool& exprs() { return exprs_; }
 
   // Graph nodes whose work this body holds; sorted and unique after `TakeOrigins`.
-  void AddOrigin(uint32_t node) { origins_.push_back(node); }
   void AddOrigins(absl::Span<const uint32_t> nodes) {
     origins_.insert(origins_.end(), nodes.begin(), nodes.end());
   }
@@ -91,19 +87,9 @@ class LoopRecorder {
   LoopOpId Fail(absl::string_view what);  // the id of some op
 
  private:
-  LoopOpId Emit(LoopOpData op) { return body_.Add(std::move(op)); }
-  // An op of another body, as it is where the masks are on.
-  LoopOpData Masked(LoopOpData op);
   LoopOpId Make(LoopOpcode op, v1::DType dtype, absl::Span<const LoopOpId> args, uint32_t mode = 0);
-  bool IsConstant(LoopOpId id) const { return body_.op(id).op == LoopOpcode::kConstant; }
-  bool IsConstantValue(LoopOpId id, double value) const;
-  double FloatValue(LoopOpId id) const;
   // An F32 value as F16 or BF16, as a store takes it.
   LoopOpId Narrow(LoopOpId value, v1::DType dtype);
-  static constexpr int kExactDepthMax = 4;
-  bool IsExact(LoopOpId value, v1::DType dtype, int depth) const;
-  int64_t IntValue(LoopOpId id) const { return static_cast<int64_t>(body_.op(id).bits); }
-  LoopOpId FoldBinary(LoopOpcode op, LoopOpId a, LoopOpId b, bool* folded);
 
   ExprPool& exprs_;
   LoopBody body_;
@@ -111,5 +97,9 @@ class LoopRecorder {
   std::vector<uint32_t> origins_;
   absl::Status status_;
 };
+
+// a < b, a == b as a BOOL; folds where the ranges decide.
+LoopOpId IndexLess(LoopRecorder& ops, ExprId a, ExprId b);
+LoopOpId IndexEqual(LoopRecorder& ops, ExprId a, ExprId b);
 
 }  // namespace kiln

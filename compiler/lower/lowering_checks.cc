@@ -1,10 +1,50 @@
 #include "compiler/lower/lowering_checks.h"
 
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/expr_leaves.h"
 #include "compiler/graph/expr_proofs.h"
 #include "compiler/lower/index_reach.h"
 
 namespace kiln {
+namespace {
+
+// The open masks are known to hold nowhere.
+bool IsMaskedOut(const LoopRecorder& ops) {
+  const std::optional<LoopOpId> mask = ops.mask();
+  if (!mask.has_value()) return false;
+  const LoopOpData& op = ops.body().op(*mask);
+  return op.op == LoopOpcode::kConstant && op.bits == 0;
+}
+
+// An open mask compares an index that has a variable in common with `index`.
+bool MaskNames(LoopRecorder& ops, ExprId index) {
+  const std::optional<LoopOpId> mask = ops.mask();
+  if (!mask.has_value()) return false;
+  const ExprPool& exprs = ops.exprs();
+  const std::vector<ExprId> leaves = LeavesOf(exprs, index);
+  std::vector<LoopOpId> pending = {*mask};
+  absl::flat_hash_set<LoopOpId> seen;
+  while (!pending.empty()) {
+    const LoopOpId id = pending.back();
+    pending.pop_back();
+    if (!seen.insert(id).second) continue;
+    const LoopOpData& op = ops.body().op(id);
+    if (op.op == LoopOpcode::kIndexExpr) {
+      for (ExprId leaf : leaves) {
+        if (exprs.Extent(leaf).has_value() && DependsOn(exprs, op.index, leaf)) return true;
+      }
+    }
+    // What a load gives bounds no index, whatever its address is made of.
+    if (op.op != LoopOpcode::kLoad) pending.insert(pending.end(), op.args.begin(), op.args.end());
+  }
+  return false;
+}
+
+}  // namespace
 
 void LoweringChecks::Fail(const absl::Status& status) {
   if (status_.ok() && !status.ok()) status_ = status;
@@ -28,13 +68,13 @@ void LoweringChecks::CheckSizes(const std::vector<ExprId>& have, const std::vect
 
 void LoweringChecks::CheckIndex(LoopRecorder& ops, absl::Span<const ExprId> index,
                                 const std::vector<ExprId>& sizes) {
-  if (ops.masked_out()) return;
+  if (IsMaskedOut(ops)) return;
   ExprPool& exprs = out_.exprs;
   for (size_t dim = 0; dim < index.size() && dim < sizes.size(); ++dim) {
     const auto extent = exprs.Extent(index[dim]);
     if (extent == sizes[dim]) continue;
     // An operator opens a mask to keep the indices that it compares inside.
-    if (ops.MaskNames(index[dim])) continue;
+    if (MaskNames(ops, index[dim])) continue;
     const auto loop = extent.has_value() ? exprs.AsConst(*extent) : std::nullopt;
     const auto size = exprs.AsConst(sizes[dim]);
     if (loop.has_value() && size.has_value()) {

@@ -100,8 +100,8 @@ absl::Status LowerPad(LoweringContext& context, const GraphNode& node) {
     std::vector<ExprId> from;
     for (size_t dim = 0; dim < index.size(); ++dim) {
       from.push_back(context.exprs().Sub(index[dim], before[dim]));
-      inside = ops.And(inside, ops.Not(ops.IndexLess(from[dim], context.Const(0))));
-      inside = ops.And(inside, ops.IndexLess(from[dim], self.sizes[dim]));
+      inside = ops.And(inside, ops.Not(IndexLess(ops, from[dim], context.Const(0))));
+      inside = ops.And(inside, IndexLess(ops, from[dim], self.sizes[dim]));
     }
     ops.OpenMask(inside);
     const LoopOpId element = context.loops().Load(ops, self, from);

@@ -120,7 +120,7 @@ LoweredTensor Reduce(LoweringContext& context, const TensorType& type, const Red
         index.push_back(position);
         index.insert(index.end(), inner.begin() + 1, inner.end());
         if (!ragged) return ops.Cast(value(ops, outer.first(rank), index), reduction.compute);
-        const LoopOpId mask = ops.IndexLess(position, length);
+        const LoopOpId mask = IndexLess(ops, position, length);
         ops.OpenMask(mask);
         const LoopOpId element = ops.Cast(value(ops, outer.first(rank), index), reduction.compute);
         ops.CloseMask();

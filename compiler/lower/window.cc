@@ -35,8 +35,8 @@ WindowPoint PointOf(LoweringContext& context, LoopRecorder& ops, const LoweredTe
     at = exprs.Add(at, exprs.Mul(inner[i], context.Const(window.dilation[i])));
     at = exprs.Sub(at, context.Const(window.padding[i]));
     point.from[dim] = at;
-    point.inside = ops.And(point.inside, ops.Not(ops.IndexLess(at, context.Const(0))));
-    point.inside = ops.And(point.inside, ops.IndexLess(at, self.sizes[dim]));
+    point.inside = ops.And(point.inside, ops.Not(IndexLess(ops, at, context.Const(0))));
+    point.inside = ops.And(point.inside, IndexLess(ops, at, self.sizes[dim]));
   }
   return point;
 }
@@ -158,8 +158,8 @@ absl::Status LowerMaxPoolBackward(LoweringContext& context, const GraphNode& nod
         const ExprId last = exprs.FloorDiv(exprs.Add(index[rows + d], context.Const(window.padding[d])),
                                            context.Const(window.stride[d]));
         at[rows + d] = exprs.Sub(last, context.Const(before[d]));
-        inside = ops.And(inside, ops.Not(ops.IndexLess(at[rows + d], context.Const(0))));
-        inside = ops.And(inside, ops.IndexLess(at[rows + d], gradient.sizes[rows + d]));
+        inside = ops.And(inside, ops.Not(IndexLess(ops, at[rows + d], context.Const(0))));
+        inside = ops.And(inside, IndexLess(ops, at[rows + d], gradient.sizes[rows + d]));
       }
       ops.OpenMask(inside);
       const LoopOpId taken = ops.Cast(context.loops().Load(ops, positions, at), v1::I64);
@@ -264,7 +264,7 @@ absl::Status LowerAdaptiveAvgPool(LoweringContext& context, const GraphNode& nod
           const size_t dim = self.rank() - 2 + i;
           from[dim] = exprs.Add(begin(outer[dim], dim), inner[i]);
           if (ProvablyDivides(exprs, windows(dim), self.sizes[dim])) continue;
-          inside = ops.And(inside, ops.IndexLess(from[dim], end(outer[dim], dim)));
+          inside = ops.And(inside, IndexLess(ops, from[dim], end(outer[dim], dim)));
         }
         ops.OpenMask(inside);
         const LoopOpId x = context.loops().Load(ops, self, from);
