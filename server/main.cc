@@ -205,7 +205,7 @@ enum class End { kAsked, kIdle, kNoMoreWorkers };
 End WaitForEnd(const v1::Config& config, const sigset_t& signals, const Stats& stats,
                Coordinator* coordinator, const Zygote& zygote, const std::function<void()>& end_idle) {
   MonotonicTime idle_since = std::chrono::steady_clock::now();
-  uint64_t calls_seen = stats.calls_begun;
+  uint64_t calls_seen = stats.calls.begun;
   while (true) {
     const timespec step{0, 200'000'000};
     if (sigtimedwait(&signals, nullptr, &step) > 0) return End::kAsked;
@@ -213,8 +213,8 @@ End WaitForEnd(const v1::Config& config, const sigset_t& signals, const Stats& s
     end_idle();
     if (config.idle_exit_seconds() == 0) continue;
     const MonotonicTime now = std::chrono::steady_clock::now();
-    if (stats.calls_running > 0 || stats.calls_begun != calls_seen || coordinator->load().flights > 0) {
-      calls_seen = stats.calls_begun;
+    if (stats.calls.running > 0 || stats.calls.begun != calls_seen || coordinator->load().flights > 0) {
+      calls_seen = stats.calls.begun;
       idle_since = now;
     } else if (now - idle_since >= std::chrono::seconds(config.idle_exit_seconds())) {
       return End::kIdle;
@@ -476,7 +476,7 @@ void Services::WaitForLast() {
   // Who connected before the socket went is served like anybody else.
   do {
     absl::SleepFor(kBacklogGrace);
-  } while (engine.stats.calls_running > 0 || engine.coordinator->load().flights > 0);
+  } while (engine.stats.calls.running > 0 || engine.coordinator->load().flights > 0);
 }
 
 void Services::Drain() {

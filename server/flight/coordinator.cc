@@ -166,7 +166,7 @@ void Coordinator::Compile(CallId id, FlightRequest request, FlightCall call) {
   Join(request, &call);
   threads_.strand->Post([this, id, request = std::move(request), call = std::move(call)]() mutable {
     const std::string slot = FlightSlot(request.compile_key, request.gang, call.hints);
-    if (!request.debug && table_.FlightOfKey(slot) != 0) stats_->joined++;
+    if (!request.debug && table_.FlightOfKey(slot) != 0) stats_->flights.joined++;
     table_.Compile(id, std::move(request), std::move(call));
   });
 }
@@ -176,7 +176,7 @@ void Coordinator::Attach(CallId id, const std::string& ns, const std::string& jo
     if (const FlightRequestPtr request = table_.RequestOfJob(job_id); request != nullptr)
       Join(*request, &call);
     table_.Attach(id, ns, job_id, std::move(call));
-    if (table_.FlightOfCall(id) != 0) stats_->joined++;
+    if (table_.FlightOfCall(id) != 0) stats_->flights.joined++;
   });
 }
 
@@ -193,7 +193,7 @@ void Coordinator::Unpack(CallId id, std::function<absl::StatusOr<GraphPtr>()> un
 
 void Coordinator::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
   threads_.strand->Post([this, id, graph = std::move(graph)]() mutable {
-    if (graph.ok()) stats_->graphs_uploaded++;
+    if (graph.ok()) stats_->transfers.uploaded_graphs++;
     table_.Uploaded(id, std::move(graph));
   });
 }
@@ -240,7 +240,7 @@ void Coordinator::Write(FlightId flight, std::shared_ptr<const Artifact> artifac
 
 absl::StatusOr<EntryValue> Coordinator::ReadObject(const v1::FetchObjectsRequest& request,
                                                    const std::string& digest) {
-  stats_->fetched_objects++;
+  stats_->transfers.fetched_objects++;
   return keys_.ReadObject(request, digest);
 }
 

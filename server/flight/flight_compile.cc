@@ -20,7 +20,7 @@ FlightCompile::FlightCompile(FlightCompiler* compiler, FlightRequestPtr request,
       asked_(compiler, request_, outside_.ask),
       tuning_({compiler, request_, &target_, &plan_, &asked_, [this] { return asked_.stopped() || failed_; },
                [this](v1::CompileEvent event) { Progress("tuning", std::move(event)); }}) {
-  compiler_->stats().compiles++;
+  compiler_->stats().flights.compiled++;
   Use use;
   use.compiles = 1;
   compiler_->stats().uses.Count(request_->caller.tenant, request_->caller.job, use);
@@ -135,7 +135,7 @@ bool FlightCompile::TakeKernel(const std::string& key, EmittedKernel* kernel) {
   absl::StatusOr<EmittedKernel> stored = compiler_->keys().ReadKernel(request_->ns, key, &kernels_.holds);
   if (!stored.ok()) return false;
   *kernel = *std::move(stored);
-  compiler_->stats().kernels_reused++;
+  compiler_->stats().kernels.reused++;
   return true;
 }
 
@@ -154,7 +154,7 @@ FlightCompile::Next FlightCompile::Emitted(int kernel, WorkerResult result) {
   if (request_->debug) SendKernelDebug(planned, reply);
   const size_t k = static_cast<size_t>(kernel);
   KILN_ASSIGN_OR_RETURN(kernels_.emitted[k], PackKernel(kernels_.keys[k], planned.kernel(), reply));
-  compiler_->stats().kernels_emitted++;
+  compiler_->stats().kernels.emitted++;
   v1::CompileEvent event;
   event.mutable_emitted()->set_done(++kernels_.done);
   event.mutable_emitted()->set_total(static_cast<uint32_t>(plan_.kernels_size()));

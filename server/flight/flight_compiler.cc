@@ -32,7 +32,7 @@ void FlightCompiler::Record(const FlightRequest& request, const absl::Status& ou
     return;
   }
   if (absl::IsCancelled(outcome)) return;
-  stats_->failures++;
+  stats_->flights.failed++;
   spdlog::info("compile {} \"{}\" failed: {}", ToHex(request.compile_key.substr(0, 6)), request.notes.title(),
                outcome.ToString());
   if (IsLasting(outcome)) keys_->PutRefusal(request, fingerprint_, outcome, /*quarantine=*/false);

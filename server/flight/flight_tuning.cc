@@ -159,7 +159,7 @@ absl::StatusOr<std::vector<std::string>> FlightTuning::ImagesOf(const v1::Kernel
     const std::string key = parts_.compiler->KeyOfKernel(*parts_.request, kernel, *parts_.target);
     KILN_ASSIGN_OR_RETURN(kernels_[key], PackKernel(key, kernel, reply));
     images.push_back(reply.object());
-    parts_.compiler->stats().kernels_emitted++;
+    parts_.compiler->stats().kernels.emitted++;
   }
   return images;
 }

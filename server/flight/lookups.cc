@@ -47,7 +47,7 @@ Lookups::Keys Lookups::KeysOf(const std::string& ns, const std::string& request_
 }
 
 void Lookups::CountHit(const KnownVariant& variant, const Caller& caller) {
-  parts_.stats->hits++;
+  parts_.stats->lookups.hits++;
   Use use;
   use.hits = 1;
   use.saved_ms = variant.rebuild_ms;
@@ -80,8 +80,8 @@ std::shared_ptr<const std::string> Lookups::Find(const Question& question) {
   if (!alone || parts_.joinable->Contains(keys.back()) || !parts_.keys->IsAbsent(caller.tenant, keys.back()))
     return nullptr;
   static const std::shared_ptr<const std::string> miss = Serialized(MissReply());
-  parts_.stats->lookups++;
-  parts_.stats->misses++;
+  parts_.stats->lookups.asked++;
+  parts_.stats->lookups.misses++;
   return miss;
 }
 
@@ -98,13 +98,13 @@ std::shared_ptr<const std::string> Lookups::FindForGang(const Question& question
 }
 
 std::shared_ptr<const std::string> Lookups::CountedHit(const KnownVariant& variant, const Caller& caller) {
-  parts_.stats->lookups++;
+  parts_.stats->lookups.asked++;
   CountHit(variant, caller);
   return variant.reply;
 }
 
 void Lookups::Lookup(Question question, Answer answer) {
-  parts_.stats->lookups++;
+  parts_.stats->lookups.asked++;
   if (!question.gang.id().empty() && parts_.upstream != nullptr) {
     AnswerGangByUpstream(std::move(question), std::move(answer));
     return;
@@ -131,7 +131,7 @@ void Lookups::LookupHere(const Question& question, const Answer& answer) {
     AnswerHit(*variant, compile_key, caller, answer);
     return;
   }
-  parts_.stats->misses++;
+  parts_.stats->lookups.misses++;
   if (const absl::Status refusal = RefusalOf(*known, parts_.clock->WallNow()); !refusal.ok()) {
     answer(Serialized(FailedReply(refusal)));
     return;
@@ -174,7 +174,7 @@ void Lookups::AnswerGang(const GangName& name, KnownKeyPtr known, const Question
                            AnswerHit(*variant, name.compile_key, caller, answer);
                            return;
                          }
-                         parts_.stats->misses++;
+                         parts_.stats->lookups.misses++;
                          if (!decided.status.ok()) {
                            const bool no_verdict = decided.kind == GangAnswer::Kind::kUnknown;
                            answer(Serialized(FailedReply(decided.status, no_verdict)));
@@ -200,7 +200,7 @@ void Lookups::AnswerGangByUpstream(Question question, Answer answer) {
       AnswerHit(*variant, asked.compile_key, asked.caller, answer);
       return;
     }
-    parts_.stats->misses++;
+    parts_.stats->lookups.misses++;
     if (!known->refusal.ok()) {
       answer(Serialized(FailedReply(known->refusal)));
       return;

@@ -136,7 +136,7 @@ absl::Status WorkerPool::EnsureProcess(size_t slot, std::unique_ptr<WorkerProces
   if (*process != nullptr && (*process)->Alive()) return absl::OkStatus();
   if (*process != nullptr) {
     // Died between two tasks: no task's fault.
-    stats_->worker_crashes++;
+    stats_->workers.crashes++;
     spdlog::warn("worker {} lost while idle: {}", slot, (*process)->Stop().text);
     *process = nullptr;
   }
@@ -219,7 +219,7 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
     return {absl::FailedPreconditionError(reply.status().message()), {}, false};
   }
   if (absl::IsDeadlineExceeded(reply.status())) {
-    stats_->worker_timeouts++;
+    stats_->workers.timeouts++;
     return {absl::DeadlineExceededError(
                 absl::StrCat("the ", plan ? "planning" : "code generation", " took longer than ",
                              absl::FormatDuration(task->time_limit), " and was ended")),
@@ -250,7 +250,7 @@ WorkerResult WorkerPool::Lost(size_t slot, const char* doing, const WorkerProces
         {},
         false};
   }
-  stats_->worker_crashes++;
+  stats_->workers.crashes++;
   spdlog::warn("worker {} lost while {}: {}: {}", slot, doing, end.text, std::string(why.message()));
   WorkerResult lost{
       absl::UnavailableError(absl::StrCat("the compiler process ended by ", end.text)), {}, true};

@@ -159,28 +159,28 @@ absl::Status AdminService::AnswerStatus(const grpc::CallbackServerContext& conte
 absl::Status AdminService::AnswerStats(const grpc::CallbackServerContext&, const v1::StatsRequest&,
                                        v1::StatsReply* reply) {
   const StoreStatistics store = store_->statistics();
-  reply->set_lookups(stats_->lookups);
-  reply->set_hits(stats_->hits);
-  reply->set_misses(stats_->misses);
-  reply->set_compiles(stats_->compiles);
-  reply->set_joined(stats_->joined);
-  reply->set_failures(stats_->failures);
+  reply->set_lookups(stats_->lookups.asked);
+  reply->set_hits(stats_->lookups.hits);
+  reply->set_misses(stats_->lookups.misses);
+  reply->set_compiles(stats_->flights.compiled);
+  reply->set_joined(stats_->flights.joined);
+  reply->set_failures(stats_->flights.failed);
   reply->set_entries(store.entries);
   reply->set_bytes(store.bytes_on_disk);
   reply->set_objects(store.objects);
-  reply->set_kernels_emitted(stats_->kernels_emitted);
-  reply->set_kernels_reused(stats_->kernels_reused);
-  reply->set_tunables_measured(stats_->tunables_measured);
-  reply->set_tunables_reused(stats_->tunables_reused);
-  reply->set_candidates_lost(stats_->candidates_lost);
-  reply->set_worker_crashes(stats_->worker_crashes);
-  reply->set_worker_timeouts(stats_->worker_timeouts);
+  reply->set_kernels_emitted(stats_->kernels.emitted);
+  reply->set_kernels_reused(stats_->kernels.reused);
+  reply->set_tunables_measured(stats_->tuning.measured);
+  reply->set_tunables_reused(stats_->tuning.reused);
+  reply->set_candidates_lost(stats_->tuning.candidates_lost);
+  reply->set_worker_crashes(stats_->workers.crashes);
+  reply->set_worker_timeouts(stats_->workers.timeouts);
   reply->set_quarantined(store.quarantined);
   reply->set_refused_signatures(store.refused_signatures);
   reply->set_evicted(store.evicted);
   reply->set_scrubbed(store.scrubbed);
-  reply->set_fetched_objects(stats_->fetched_objects);
-  reply->set_graphs_uploaded(stats_->graphs_uploaded);
+  reply->set_fetched_objects(stats_->transfers.fetched_objects);
+  reply->set_graphs_uploaded(stats_->transfers.uploaded_graphs);
   if (facts_.upstream != nullptr) reply->set_forwarded(facts_.upstream->status().forwarded());
   for (UseTable::Row& row : stats_->uses.Rows()) {
     v1::JobUse& use = *reply->add_uses();

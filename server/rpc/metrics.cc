@@ -35,17 +35,17 @@ class Measures {
 
 void AddDaemon(const Stats& stats, const StoreStatistics& kept, const Coordinator::Load& load,
                const WorkerPool& pool, Measures& to) {
-  to.Counter("lookups", "Questions for a stored result", stats.lookups);
-  to.Counter("hits", "Lookups that were answered with one", stats.hits);
-  to.Counter("misses", "Lookups that were not", stats.misses);
-  to.Counter("compiles", "Flights that reached a worker", stats.compiles);
-  to.Counter("joined", "Callers that joined a running flight", stats.joined);
-  to.Counter("failures", "Flights that ended without a result", stats.failures);
-  to.Counter("kernels_emitted", "Kernels that workers made", stats.kernels_emitted);
-  to.Counter("kernels_reused", "Kernels that the store had", stats.kernels_reused);
-  to.Counter("objects_fetched", "Objects sent to clients", stats.fetched_objects);
-  to.Counter("worker_crashes", "Workers that ended by themselves", stats.worker_crashes);
-  to.Counter("worker_timeouts", "Workers that were killed at a limit of time", stats.worker_timeouts);
+  to.Counter("lookups", "Questions for a stored result", stats.lookups.asked);
+  to.Counter("hits", "Lookups that were answered with one", stats.lookups.hits);
+  to.Counter("misses", "Lookups that were not", stats.lookups.misses);
+  to.Counter("compiles", "Flights that reached a worker", stats.flights.compiled);
+  to.Counter("joined", "Callers that joined a running flight", stats.flights.joined);
+  to.Counter("failures", "Flights that ended without a result", stats.flights.failed);
+  to.Counter("kernels_emitted", "Kernels that workers made", stats.kernels.emitted);
+  to.Counter("kernels_reused", "Kernels that the store had", stats.kernels.reused);
+  to.Counter("objects_fetched", "Objects sent to clients", stats.transfers.fetched_objects);
+  to.Counter("worker_crashes", "Workers that ended by themselves", stats.workers.crashes);
+  to.Counter("worker_timeouts", "Workers that were killed at a limit of time", stats.workers.timeouts);
   to.Counter("store_evicted", "Entries evicted", kept.evicted);
   to.Counter("store_quarantined", "Damaged entries taken out", kept.quarantined);
   to.Counter("store_refused_signatures", "Of them: signed by nobody who counts", kept.refused_signatures);
@@ -56,7 +56,7 @@ void AddDaemon(const Stats& stats, const StoreStatistics& kept, const Coordinato
   to.Gauge("drained", "1 while new compiles are refused (kilnctl drain)", load.drained ? 1 : 0);
   to.Gauge("workers", "Compiler processes", pool.size());
   to.Gauge("workers_busy", "Of those, at work", pool.busy());
-  to.Gauge("calls", "RPCs in flight", stats.calls_running);
+  to.Gauge("calls", "RPCs in flight", stats.calls.running);
   to.Gauge("store_manifests", "Compiled variants in the store", kept.entries);
   to.Gauge("store_objects", "Objects in the store", kept.objects);
   to.Gauge("store_unread", "Manifests that the last sweep could not read", kept.unread);

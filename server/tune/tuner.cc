@@ -111,7 +111,7 @@ absl::StatusOr<v1::Measurement> Tuner::MeasureTunable(MeasuringPool::Lease& leas
     }
     spdlog::info("a candidate loses: {}", why);
     record.set_lost(record.lost() + 1);
-    stats_->candidates_lost++;
+    stats_->tuning.candidates_lost++;
     v1::Measured lost;
     lost.set_wrong(why);
     return lost;
@@ -242,12 +242,12 @@ absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, c
     stored = tuner_.records_->Find(job_.ns, key);
   }
   if (stored.ok()) {
-    tuner_.stats_->tunables_reused++;
+    tuner_.stats_->tuning.reused++;
     return stored;
   }
   KILN_ASSIGN_OR_RETURN(v1::Measurement record,
                         tuner_.MeasureTunable(*lease_, tunable, NativesFor(key, tunable), job_));
-  tuner_.stats_->tunables_measured++;
+  tuner_.stats_->tuning.measured++;
   return tuner_.records_->Keep(job_.ns, key, std::move(record));
 }
 
