@@ -45,18 +45,20 @@ struct CublasLt {
   enum EpilogueKind : uint32_t { kPlain = 1, kRelu = 2, kBias = 4, kGelu = 32 };
   enum ReductionMask : uint32_t { kReduceNever = 0, kReduceInCompute = 2, kReduceAnyhow = 7 };
 
+  // What makes, describes and destroys descriptors of one kind; `Facts` are what one is made of.
+  template <typename... Facts>
+  struct Descriptors {
+    Status (*create)(Descriptor*, Facts...);
+    Status (*destroy)(Descriptor);
+    Status (*set)(Descriptor, int attribute, const void* value, size_t bytes);
+  };
+
   size_t (*version)();
   Status (*create)(Handle*);
   Status (*destroy)(Handle);
-  Status (*create_operation)(Descriptor*, int compute, int scale);
-  Status (*destroy_operation)(Descriptor);
-  Status (*set_operation)(Descriptor, int attribute, const void* value, size_t bytes);
-  Status (*create_matrix)(Descriptor*, int type, uint64_t rows, uint64_t columns, int64_t leading);
-  Status (*destroy_matrix)(Descriptor);
-  Status (*set_matrix)(Descriptor, int attribute, const void* value, size_t bytes);
-  Status (*create_preference)(Descriptor*);
-  Status (*destroy_preference)(Descriptor);
-  Status (*set_preference)(Descriptor, int attribute, const void* value, size_t bytes);
+  Descriptors<int, int> operation;                       // types of the computation and of the scale
+  Descriptors<int, uint64_t, uint64_t, int64_t> matrix;  // type, rows, columns, leading dimension
+  Descriptors<> preference;
   Status (*heuristic)(Handle, Descriptor operation, Descriptor a, Descriptor b, Descriptor c, Descriptor d,
                       Descriptor preference, int wanted, Heuristic* found, int* count);
   Status (*check)(Handle, Descriptor operation, Descriptor a, Descriptor b, Descriptor c, Descriptor d,

@@ -213,21 +213,21 @@ std::shared_ptr<Gemms::Plan> Gemms::Prepare(const Problem& problem, const Gemm& 
   plan->handle = handle;
   plan->flipped = problem.flipped;
   bool good =
-      library_.create_operation(plan->operation.Fill(library_.destroy_operation), compute, scale) == 0;
+      library_.operation.create(plan->operation.Fill(library_.operation.destroy), compute, scale) == 0;
   const auto set = [&](CublasLt::OperationAttribute attribute, bool transposed) {
     const int32_t value = transposed ? 1 : 0;
-    good = good && library_.set_operation(plan->operation.get(), attribute, &value, sizeof value) == 0;
+    good = good && library_.operation.set(plan->operation.get(), attribute, &value, sizeof value) == 0;
   };
   set(CublasLt::kTransA, problem.first.transposed);
   set(CublasLt::kTransB, problem.second.transposed);
   const auto describe = [&](const Stored& stored, Descriptor& to) {
-    good = good && library_.create_matrix(to.Fill(library_.destroy_matrix), data, stored.height, stored.width,
+    good = good && library_.matrix.create(to.Fill(library_.matrix.destroy), data, stored.height, stored.width,
                                           stored.leading) == 0;
     if (!good || gemm.batch == 1) return;
     const auto count = static_cast<int32_t>(gemm.batch);
     const int64_t offset = stored.batch_stride;
-    good = library_.set_matrix(to.get(), CublasLt::kBatchCount, &count, sizeof count) == 0 &&
-           library_.set_matrix(to.get(), CublasLt::kBatchOffset, &offset, sizeof offset) == 0;
+    good = library_.matrix.set(to.get(), CublasLt::kBatchCount, &count, sizeof count) == 0 &&
+           library_.matrix.set(to.get(), CublasLt::kBatchOffset, &offset, sizeof offset) == 0;
   };
   describe(problem.first, plan->first);
   describe(problem.second, plan->second);
@@ -249,10 +249,10 @@ struct Gemms::Preference {
 bool Gemms::Ask(const Plan& plan, const Problem& problem, const Gemm& gemm, const Preference& wanted,
                 std::vector<CublasLt::Heuristic>* found) const {
   Descriptor preference;
-  if (library_.create_preference(preference.Fill(library_.destroy_preference)) != 0) return false;
+  if (library_.preference.create(preference.Fill(library_.preference.destroy)) != 0) return false;
   bool good = true;
   const auto prefer = [&](CublasLt::PreferenceAttribute attribute, auto value) {
-    good = good && library_.set_preference(preference.get(), attribute, &value, sizeof value) == 0;
+    good = good && library_.preference.set(preference.get(), attribute, &value, sizeof value) == 0;
   };
   const auto align = [&](const Stored& stored) {
     return static_cast<uint32_t>(std::min(stored.alignment, wanted.alignment_max));
@@ -283,9 +283,9 @@ int32_t Gemms::SplitsOf(const CublasLt::Heuristic& algorithm) const {
 
 bool Gemms::SetEpilogue(const Plan& plan, const Gemm& gemm) const {
   const uint32_t epilogue = EpilogueOf(gemm);
-  return library_.set_operation(plan.operation.get(), CublasLt::kEpilogue, &epilogue, sizeof epilogue) == 0 &&
+  return library_.operation.set(plan.operation.get(), CublasLt::kEpilogue, &epilogue, sizeof epilogue) == 0 &&
          (gemm.bias == nullptr ||
-          library_.set_operation(plan.operation.get(), CublasLt::kBiasPointer,
+          library_.operation.set(plan.operation.get(), CublasLt::kBiasPointer,
                                  static_cast<const void*>(&gemm.bias), sizeof gemm.bias) == 0);
 }
 
@@ -373,7 +373,7 @@ std::vector<CublasLt::Heuristic> Gemms::Algorithms(const Gemm& gemm, const CallC
     // Those of the plain gemm too, see Choose.
     const uint32_t plain = CublasLt::kPlain;
     const bool asked =
-        library_.set_operation(plan->operation.get(), CublasLt::kEpilogue, &plain, sizeof plain) == 0 &&
+        library_.operation.set(plan->operation.get(), CublasLt::kEpilogue, &plain, sizeof plain) == 0 &&
         Ask(*plan, problem, gemm, preference, &found);
     if (asked && SetEpilogue(*plan, gemm)) add(/*check=*/true);
   }
@@ -402,7 +402,7 @@ bool Gemms::Launch(Plan& plan, const Gemm& gemm, const CublasLt::Heuristic& algo
   };
   if (gemm.bias == nullptr) return launch();
   absl::MutexLock lock(&plan.mutex);
-  return library_.set_operation(plan.operation.get(), CublasLt::kBiasPointer,
+  return library_.operation.set(plan.operation.get(), CublasLt::kBiasPointer,
                                 static_cast<const void*>(&gemm.bias), sizeof gemm.bias) == 0 &&
          launch();
 }

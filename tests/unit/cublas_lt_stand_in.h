@@ -98,12 +98,12 @@ inline CublasLt Library() {
   CublasLt library = {};
   library.create = Make;
   library.destroy = Destroy;
-  library.create_operation = [](void** to, int compute, int) {
+  library.operation.create = [](void** to, int compute, int) {
     Make(to);
     Of(*to).kind = compute;
     return 0;
   };
-  library.set_operation = [](void* d, int attribute, const void* value, size_t bytes) {
+  library.operation.set = [](void* d, int attribute, const void* value, size_t bytes) {
     switch (attribute) {
       case CublasLt::kTransA: return Set(Of(d).transposed[0], value, bytes);
       case CublasLt::kTransB: return Set(Of(d).transposed[1], value, bytes);
@@ -112,7 +112,7 @@ inline CublasLt Library() {
       default: return 7;
     }
   };
-  library.create_matrix = [](void** to, int type, uint64_t rows, uint64_t columns, int64_t leading) {
+  library.matrix.create = [](void** to, int type, uint64_t rows, uint64_t columns, int64_t leading) {
     Make(to);
     FakeDescriptor& matrix = Of(*to);
     matrix.kind = type;
@@ -121,17 +121,17 @@ inline CublasLt Library() {
     matrix.leading = leading;
     return leading >= matrix.rows ? 0 : 7;
   };
-  library.set_matrix = [](void* d, int attribute, const void* value, size_t bytes) {
+  library.matrix.set = [](void* d, int attribute, const void* value, size_t bytes) {
     return attribute == CublasLt::kBatchCount ? Set(Of(d).count, value, bytes)
                                               : Set(Of(d).offset, value, bytes);
   };
-  library.create_preference = Make;
-  library.set_preference = [](void* d, int attribute, const void* value, size_t bytes) {
+  library.preference.create = Make;
+  library.preference.set = [](void* d, int attribute, const void* value, size_t bytes) {
     if (attribute == CublasLt::kWorkspaceMax) return bytes == 8 ? 0 : 7;
     return attribute == CublasLt::kReductions ? Set(Of(d).reductions, value, bytes)
                                               : Set(Of(d).alignment, value, bytes);
   };
-  library.destroy_operation = library.destroy_matrix = library.destroy_preference = Destroy;
+  library.operation.destroy = library.matrix.destroy = library.preference.destroy = Destroy;
   library.version = []() -> size_t { return kVersion; };
   library.heuristic = [](void*, void* operation, void*, void*, void*, void*, void* preference, int wanted,
                          CublasLt::Heuristic* found, int* count) {
