@@ -69,10 +69,10 @@ class TorchCalls::Typed {
     return Result(function(r[0], self, other));
   }
   Outcome Mm(const CallArguments& a, absl::Span<Tensor> r, bool into) {
-    return Gemm(shim_.mm_out, a, r, into);
+    return Gemm(shim_.gemms.mm_out, a, r, into);
   }
   Outcome Bmm(const CallArguments& a, absl::Span<Tensor> r, bool into) {
-    return Gemm(shim_.bmm_out, a, r, into);
+    return Gemm(shim_.gemms.bmm_out, a, r, into);
   }
 
   Outcome Sum(TorchError (*function)(Tensor, Tensor, Tensor, Tensor, double, double), Tensor first,
@@ -85,19 +85,19 @@ class TorchCalls::Typed {
     return Result(function(r[0], self, first, second, Real(a, "beta", 1), Real(a, "alpha", 1)));
   }
   Outcome Addmm(const CallArguments& a, absl::Span<Tensor> r, bool into) {
-    return Sum(shim_.addmm_out, Get(a, "mat1"), Get(a, "mat2"), a, r, into);
+    return Sum(shim_.gemms.addmm_out, Get(a, "mat1"), Get(a, "mat2"), a, r, into);
   }
   Outcome Baddbmm(const CallArguments& a, absl::Span<Tensor> r, bool into) {
-    return Sum(shim_.baddbmm_out, Get(a, "batch1"), Get(a, "batch2"), a, r, into);
+    return Sum(shim_.gemms.baddbmm_out, Get(a, "batch1"), Get(a, "batch2"), a, r, into);
   }
 
   Outcome Linear(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     Tensor rows = Get(a, "X"), weight = Get(a, "W"), bias = Get(a, "B");
     const CallValue* activation = a.Find("attr");
-    if (into || shim_.linear == nullptr || !rows || !weight || activation == nullptr || r.size() != 1)
+    if (into || shim_.gemms.linear == nullptr || !rows || !weight || activation == nullptr || r.size() != 1)
       return Outcome::kNotHere;
-    return Result(shim_.linear(rows, weight, bias == nullptr ? nullptr : &bias, activation->text.c_str(),
-                               nullptr, 0, nullptr, &r[0]));
+    return Result(shim_.gemms.linear(rows, weight, bias == nullptr ? nullptr : &bias,
+                                     activation->text.c_str(), nullptr, 0, nullptr, &r[0]));
   }
 
   struct Window {
@@ -111,12 +111,12 @@ class TorchCalls::Typed {
   Outcome Convolution(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     Tensor input = Get(a, "input"), weight = Get(a, "weight"), bias = Get(a, "bias");
     const Window w = WindowOf(a);
-    if (shim_.convolution == nullptr || input == nullptr || weight == nullptr || !w.Complete() ||
+    if (shim_.convolution.forward == nullptr || input == nullptr || weight == nullptr || !w.Complete() ||
         r.size() != 1) {
       return Outcome::kNotHere;
     }
     Tensor made = nullptr;
-    const Outcome outcome = Result(shim_.convolution(
+    const Outcome outcome = Result(shim_.convolution.forward(
         input, weight, bias == nullptr ? nullptr : &bias, w.stride->numbers.data(), w.stride->numbers.size(),
         w.padding->numbers.data(), w.padding->numbers.size(), w.dilation->numbers.data(),
         w.dilation->numbers.size(), Number(a, "transposed", 0), w.output_padding->numbers.data(),
@@ -135,7 +135,7 @@ class TorchCalls::Typed {
     Tensor grad = Get(a, "grad_output"), input = Get(a, "input"), weight = Get(a, "weight");
     const Window w = WindowOf(a);
     const CallValue* mask = a.Find("output_mask");
-    if (into || shim_.convolution_backward == nullptr || grad == nullptr || input == nullptr ||
+    if (into || shim_.convolution.backward == nullptr || grad == nullptr || input == nullptr ||
         weight == nullptr || !w.Complete() || mask == nullptr || mask->numbers.size() != 3 || r.size() != 3) {
       return Outcome::kNotHere;
     }
@@ -143,7 +143,7 @@ class TorchCalls::Typed {
     const int64_t* bias_sizes = bias == nullptr ? nullptr : bias->numbers.data();
     const std::array<int32_t, 3> wanted = {mask->numbers[0] != 0, mask->numbers[1] != 0,
                                            mask->numbers[2] != 0};
-    return Result(shim_.convolution_backward(
+    return Result(shim_.convolution.backward(
         grad, input, weight, bias == nullptr ? nullptr : &bias_sizes,
         bias == nullptr ? 0 : bias->numbers.size(), w.stride->numbers.data(), w.stride->numbers.size(),
         w.padding->numbers.data(), w.padding->numbers.size(), w.dilation->numbers.data(),
@@ -153,27 +153,29 @@ class TorchCalls::Typed {
 
   Outcome Nonzero(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     const Tensor self = Get(a, "self");
-    if (into || shim_.nonzero == nullptr || self == nullptr || r.size() != 1) return Outcome::kNotHere;
-    return Result(shim_.nonzero(self, &r[0]));
+    if (into || shim_.indexing.nonzero == nullptr || self == nullptr || r.size() != 1)
+      return Outcome::kNotHere;
+    return Result(shim_.indexing.nonzero(self, &r[0]));
   }
   Outcome MaskedSelect(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     const Tensor self = Get(a, "self"), mask = Get(a, "mask");
-    if (into || shim_.masked_select == nullptr || !self || !mask || r.size() != 1) return Outcome::kNotHere;
-    return Result(shim_.masked_select(self, mask, &r[0]));
+    if (into || shim_.indexing.masked_select == nullptr || !self || !mask || r.size() != 1)
+      return Outcome::kNotHere;
+    return Result(shim_.indexing.masked_select(self, mask, &r[0]));
   }
   Outcome MaskedScatter(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     const Tensor self = Get(a, "self"), mask = Get(a, "mask"), source = Get(a, "source");
-    if (into || shim_.masked_scatter == nullptr || !self || !mask || !source || r.size() != 1)
+    if (into || shim_.indexing.masked_scatter == nullptr || !self || !mask || !source || r.size() != 1)
       return Outcome::kNotHere;
-    return Result(shim_.masked_scatter(self, mask, source, &r[0]));
+    return Result(shim_.indexing.masked_scatter(self, mask, source, &r[0]));
   }
   Outcome RepeatInterleave(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     const Tensor repeats = Get(a, "repeats");
-    if (into || shim_.repeat_interleave == nullptr || repeats == nullptr || r.size() != 1)
+    if (into || shim_.indexing.repeat_interleave == nullptr || repeats == nullptr || r.size() != 1)
       return Outcome::kNotHere;
     const CallValue* size = a.Find("output_size");
     int64_t number = size == nullptr ? 0 : size->number;
-    return Result(shim_.repeat_interleave(repeats, size == nullptr ? nullptr : &number, &r[0]));
+    return Result(shim_.indexing.repeat_interleave(repeats, size == nullptr ? nullptr : &number, &r[0]));
   }
 
   // Of a list in which a nullptr is None.
@@ -187,49 +189,49 @@ class TorchCalls::Typed {
   Outcome IndexTensor(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     const Tensor self = Get(a, "self");
     std::vector<const Tensor*> indices = Indices(a);
-    if (into || shim_.index == nullptr || self == nullptr || indices.empty() || r.size() != 1)
+    if (into || shim_.indexing.index == nullptr || self == nullptr || indices.empty() || r.size() != 1)
       return Outcome::kNotHere;
-    return Result(shim_.index(self, indices.data(), static_cast<int64_t>(indices.size()), &r[0]));
+    return Result(shim_.indexing.index(self, indices.data(), static_cast<int64_t>(indices.size()), &r[0]));
   }
   Outcome IndexPut(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     const Tensor self = Get(a, "self"), values = Get(a, "values");
     std::vector<const Tensor*> indices = Indices(a);
-    if (into || shim_.index_put == nullptr || !self || !values || indices.empty() || r.size() != 1)
+    if (into || shim_.indexing.index_put == nullptr || !self || !values || indices.empty() || r.size() != 1)
       return Outcome::kNotHere;
-    return Result(shim_.index_put(self, indices.data(), static_cast<int64_t>(indices.size()), values,
-                                  Number(a, "accumulate", 0) != 0, &r[0]));
+    return Result(shim_.indexing.index_put(self, indices.data(), static_cast<int64_t>(indices.size()), values,
+                                           Number(a, "accumulate", 0) != 0, &r[0]));
   }
 
   Outcome Attention(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     Tensor query = Get(a, "query"), key = Get(a, "key"), value = Get(a, "value"), mask = Get(a, "attn_mask");
-    if (into || shim_.attention == nullptr || !query || !key || !value || r.size() != 2)
+    if (into || shim_.attention.flash_cpu == nullptr || !query || !key || !value || r.size() != 2)
       return Outcome::kNotHere;
     double scale = Real(a, "scale", 0);
-    return Result(shim_.attention(query, key, value, Real(a, "dropout_p", 0), Number(a, "is_causal", 0),
-                                  mask == nullptr ? nullptr : &mask,
-                                  a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1]));
+    return Result(shim_.attention.flash_cpu(query, key, value, Real(a, "dropout_p", 0),
+                                            Number(a, "is_causal", 0), mask == nullptr ? nullptr : &mask,
+                                            a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1]));
   }
 
   Outcome AttentionBackward(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     Tensor grad = Get(a, "grad_out"), query = Get(a, "query"), key = Get(a, "key"), value = Get(a, "value"),
            out = Get(a, "out"), sums = Get(a, "logsumexp"), mask = Get(a, "attn_mask");
-    if (into || shim_.attention_backward == nullptr || !grad || !query || !key || !value || !out || !sums ||
-        r.size() != 3) {
+    if (into || shim_.attention.flash_cpu_backward == nullptr || !grad || !query || !key || !value || !out ||
+        !sums || r.size() != 3) {
       return Outcome::kNotHere;
     }
     double scale = Real(a, "scale", 0);
-    return Result(shim_.attention_backward(grad, query, key, value, out, sums, Real(a, "dropout_p", 0),
-                                           Number(a, "is_causal", 0), mask == nullptr ? nullptr : &mask,
-                                           a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1],
-                                           &r[2]));
+    return Result(shim_.attention.flash_cpu_backward(
+        grad, query, key, value, out, sums, Real(a, "dropout_p", 0), Number(a, "is_causal", 0),
+        mask == nullptr ? nullptr : &mask, a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1],
+        &r[2]));
   }
 
   Outcome EfficientAttention(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     Tensor query = Get(a, "query"), key = Get(a, "key"), value = Get(a, "value"), bias = Get(a, "attn_bias");
-    if (into || shim_.efficient_attention == nullptr || !query || !key || !value || r.size() != 4)
+    if (into || shim_.attention.efficient == nullptr || !query || !key || !value || r.size() != 4)
       return Outcome::kNotHere;
     double scale = Real(a, "scale", 0);
-    return Result(shim_.efficient_attention(
+    return Result(shim_.attention.efficient(
         query, key, value, bias == nullptr ? nullptr : &bias, Number(a, "compute_log_sumexp", 0),
         Real(a, "dropout_p", 0), Number(a, "is_causal", 0), a.Find("scale") == nullptr ? nullptr : &scale,
         &r[0], &r[1], &r[2], &r[3]));
@@ -240,16 +242,16 @@ class TorchCalls::Typed {
            bias = Get(a, "attn_bias"), out = Get(a, "out"), sums = Get(a, "logsumexp"),
            seed = Get(a, "philox_seed"), offset = Get(a, "philox_offset");
     const CallValue* mask = a.Find("grad_input_mask");
-    if (into || shim_.efficient_attention_backward == nullptr || !grad || !query || !key || !value || !out ||
+    if (into || shim_.attention.efficient_backward == nullptr || !grad || !query || !key || !value || !out ||
         !sums || !seed || !offset || mask == nullptr || mask->numbers.size() != 4 || r.size() != 4) {
       return Outcome::kNotHere;
     }
     Tensor none = nullptr;
-    if (bias == nullptr && shim_.new_undefined(&none) != 0) return Outcome::kNotHere;
+    if (bias == nullptr && shim_.handles.new_undefined(&none) != 0) return Outcome::kNotHere;
     const std::array<int32_t, 4> wanted = {mask->numbers[0] != 0, mask->numbers[1] != 0,
                                            mask->numbers[2] != 0, mask->numbers[3] != 0};
     double scale = Real(a, "scale", 0);
-    const Outcome outcome = Result(shim_.efficient_attention_backward(
+    const Outcome outcome = Result(shim_.attention.efficient_backward(
         grad, query, key, value, bias == nullptr ? none : bias, out, sums, seed, offset,
         Real(a, "dropout_p", 0), wanted.data(), 4, Number(a, "is_causal", 0),
         a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1], &r[2], &r[3]));
@@ -259,11 +261,11 @@ class TorchCalls::Typed {
 
   Outcome CudnnAttention(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     Tensor query = Get(a, "query"), key = Get(a, "key"), value = Get(a, "value"), bias = Get(a, "attn_bias");
-    if (into || shim_.cudnn_attention == nullptr || !query || !key || !value || r.size() != 9)
+    if (into || shim_.attention.cudnn == nullptr || !query || !key || !value || r.size() != 9)
       return Outcome::kNotHere;
     double scale = Real(a, "scale", 0);
     int64_t longest_query = 0, longest_key = 0;  // results 4 and 5, which the graph has as expressions
-    return Result(shim_.cudnn_attention(query, key, value, bias == nullptr ? nullptr : &bias,
+    return Result(shim_.attention.cudnn(query, key, value, bias == nullptr ? nullptr : &bias,
                                         Number(a, "compute_log_sumexp", 0), Real(a, "dropout_p", 0),
                                         Number(a, "is_causal", 0), Number(a, "return_debug_mask", 0),
                                         a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1], &r[2],
@@ -279,19 +281,19 @@ class TorchCalls::Typed {
       needed[i] = Get(a, kNeeded[i]);
       if (needed[i] == nullptr) return Outcome::kNotHere;
     }
-    if (into || shim_.cudnn_attention_backward == nullptr || !a.Find("max_q") || !a.Find("max_k") ||
+    if (into || shim_.attention.cudnn_backward == nullptr || !a.Find("max_q") || !a.Find("max_k") ||
         r.size() != 3) {
       return Outcome::kNotHere;
     }
     Tensor none = nullptr;
-    if (shim_.new_undefined(&none) != 0) return Outcome::kNotHere;
+    if (shim_.handles.new_undefined(&none) != 0) return Outcome::kNotHere;
     std::array<Tensor, 3> optional;
     for (size_t i = 0; i < optional.size(); ++i) {
       Tensor given = Get(a, kOptional[i]);
       optional[i] = given == nullptr ? none : given;
     }
     double scale = Real(a, "scale", 0);
-    const Outcome outcome = Result(shim_.cudnn_attention_backward(
+    const Outcome outcome = Result(shim_.attention.cudnn_backward(
         needed[0], needed[1], needed[2], needed[3], needed[4], needed[5], needed[6], needed[7], optional[0],
         optional[1], optional[2], Number(a, "max_q", 0), Number(a, "max_k", 0), Real(a, "dropout_p", 0),
         Number(a, "is_causal", 0), a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1], &r[2]));

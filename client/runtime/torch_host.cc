@@ -52,7 +52,7 @@ class TorchHost : public Host {
     CallContext call;
     if (device_ != v1::CUDA) return call;
     KILN_ASSIGN_OR_RETURN(call.device, DeviceIndex());
-    if (shim_.current_stream(call.device, &call.stream) != 0) return Refused("gives no CUDA stream");
+    if (shim_.cuda.current_stream(call.device, &call.stream) != 0) return Refused("gives no CUDA stream");
     const auto& driver = TheCudaDriver();
     if (!driver.ok()) return driver.status();
     KILN_RETURN_IF_ERROR(UseCudaContext(*driver, call.device));
@@ -77,8 +77,8 @@ class TorchHost : public Host {
                                absl::Span<const int64_t> strides) override {
     KILN_ASSIGN_OR_RETURN(const int32_t device, DeviceIndex());
     Tensor tensor = nullptr;
-    if (shim_.empty_strided(sizes.size(), sizes.data(), strides.data(), shim_.to_torch[dtype],
-                            shim_.device_number, device, &tensor) == 0) {
+    if (shim_.handles.empty_strided(sizes.size(), sizes.data(), strides.data(), shim_.numbers.to_torch[dtype],
+                                    shim_.numbers.device, device, &tensor) == 0) {
       return tensor;
     }
     return InPython("aten.empty_strided.default", {{"size", Ints(sizes)},
@@ -90,14 +90,14 @@ class TorchHost : public Host {
   absl::StatusOr<Tensor> View(Tensor base, absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides,
                               int64_t offset) override {
     Tensor tensor = nullptr;
-    if (shim_.reinterpret(base, sizes.size(), sizes.data(), strides.data(), offset, &tensor) != 0)
+    if (shim_.handles.reinterpret(base, sizes.size(), sizes.data(), strides.data(), offset, &tensor) != 0)
       return Refused("refused a view");
     return tensor;
   }
 
   absl::StatusOr<Tensor> Share(Tensor tensor) override {
     Tensor copy = nullptr;
-    if (shim_.new_handle(tensor, &copy) != 0) return Refused("refused a tensor handle");
+    if (shim_.handles.new_handle(tensor, &copy) != 0) return Refused("refused a tensor handle");
     return copy;
   }
 
@@ -105,43 +105,44 @@ class TorchHost : public Host {
                               absl::Span<const int64_t> strides) override {
     KILN_ASSIGN_OR_RETURN(const int32_t device, DeviceIndex());
     Tensor tensor = nullptr;
-    if (shim_.from_blob(data, sizes.size(), sizes.data(), strides.data(), 0, shim_.to_torch[dtype],
-                        shim_.device_number, device, &tensor) != 0) {
+    if (shim_.handles.from_blob(data, sizes.size(), sizes.data(), strides.data(), 0,
+                                shim_.numbers.to_torch[dtype], shim_.numbers.device, device, &tensor) != 0) {
       return Refused("refused a tensor over memory");
     }
     return tensor;
   }
 
   void Release(Tensor tensor) override {
-    if (shim_.delete_object(tensor) != 0) unfreed_ = true;
+    if (shim_.handles.delete_object(tensor) != 0) unfreed_ = true;
   }
 
   // Torch raises where memory is not to be read: a CUDA graph's later run has it, or there never was any.
   absl::StatusOr<void*> Data(Tensor tensor) override {
     void* data = nullptr;
-    if (shim_.data_ptr(tensor, &data) != 0) return Raised("Tensor.data_ptr", tensor);
+    if (shim_.tensors.data_ptr(tensor, &data) != 0) return Raised("Tensor.data_ptr", tensor);
     return data;
   }
 
   absl::StatusOr<absl::Span<const int64_t>> Sizes(Tensor tensor) override {
-    return Dims(tensor, shim_.sizes, "Tensor.size");
+    return Dims(tensor, shim_.tensors.sizes, "Tensor.size");
   }
   absl::StatusOr<absl::Span<const int64_t>> Strides(Tensor tensor) override {
-    return Dims(tensor, shim_.strides, "Tensor.stride");
+    return Dims(tensor, shim_.tensors.strides, "Tensor.stride");
   }
 
   absl::StatusOr<v1::DType> Type(Tensor tensor) override {
     int32_t number = -1;
-    if (shim_.dtype(tensor, &number) != 0) return Refused("gives no dtype");
-    if (number < 0 || number >= static_cast<int32_t>(shim_.from_torch.size())) return v1::DTYPE_UNSPECIFIED;
-    return shim_.from_torch[number];
+    if (shim_.tensors.dtype(tensor, &number) != 0) return Refused("gives no dtype");
+    if (number < 0 || number >= static_cast<int32_t>(shim_.numbers.from_torch.size()))
+      return v1::DTYPE_UNSPECIFIED;
+    return shim_.numbers.from_torch[number];
   }
 
   absl::StatusOr<Place> PlaceOf(Tensor tensor) override {
     int32_t type = -1;
-    if (shim_.device_type(tensor, &type) != 0) return Refused("gives no device");
-    if (type == shim_.device_number) return Place::kHere;
-    return type == shim_.cpu_number ? Place::kOnCpu : Place::kElsewhere;
+    if (shim_.tensors.device_type(tensor, &type) != 0) return Refused("gives no device");
+    if (type == shim_.numbers.device) return Place::kHere;
+    return type == shim_.numbers.cpu ? Place::kOnCpu : Place::kElsewhere;
   }
 
   // Seed and offset of an attention's dropout: numbers on the CPU but in a stream that records a CUDA graph,
@@ -155,11 +156,11 @@ class TorchHost : public Host {
   }
 
   bool IsPlain(Tensor tensor) override {
-    return !shim_.is_conj(tensor) && !shim_.is_neg(tensor) && !shim_.is_zero(tensor);
+    return !shim_.tensors.is_conj(tensor) && !shim_.tensors.is_neg(tensor) && !shim_.tensors.is_zero(tensor);
   }
 
   absl::Status Copy(Tensor to, Tensor from) override {
-    if (shim_.copy(to, from, 0) == 0) return absl::OkStatus();
+    if (shim_.tensors.copy(to, from, 0) == 0) return absl::OkStatus();
     KILN_ASSIGN_OR_RETURN(Tensor result, InPython("aten.copy_.default",
                                                   {{"self", TensorValue(to)}, {"src", TensorValue(from)}}));
     Release(result);
@@ -168,7 +169,7 @@ class TorchHost : public Host {
 
   absl::StatusOr<int64_t> Item(Tensor tensor) override {
     int64_t item = 0;
-    if (shim_.item(tensor, &item) != 0) return Refused("does not tell the element of a tensor");
+    if (shim_.tensors.item(tensor, &item) != 0) return Refused("does not tell the element of a tensor");
     return item;
   }
 
@@ -185,7 +186,7 @@ class TorchHost : public Host {
   // Where torch can't say, one thread does all.
   uint32_t ThreadCount() override {
     uint32_t count = 1;
-    return shim_.num_threads(&count) == 0 ? count : 1;
+    return shim_.threads.num_threads(&count) == 0 ? count : 1;
   }
 
   // A range whose thread torch can't name is not run: it might have another one's memory.
@@ -196,12 +197,12 @@ class TorchHost : public Host {
       absl::FunctionRef<void(int64_t, int64_t, uint32_t)> body;
       std::atomic<bool> nameless = false;
     } context{&shim_, body};
-    const TorchError error = shim_.parallel_for(
+    const TorchError error = shim_.threads.parallel_for(
         0, units, grain,
         [](int64_t begin, int64_t end, void* pointer) {
           auto* context = static_cast<Context*>(pointer);
           uint32_t thread = 0;
-          if (context->shim->thread_index(&thread) != 0) {
+          if (context->shim->threads.thread_index(&thread) != 0) {
             context->nameless = true;
           } else {
             context->body(begin, end, thread);
@@ -241,7 +242,7 @@ class TorchHost : public Host {
                                                  const char* access) {
     int64_t rank = 0;
     int64_t* values = nullptr;
-    if (shim_.dim(tensor, &rank) != 0 || get(tensor, &values) != 0) return Raised(access, tensor);
+    if (shim_.tensors.dim(tensor, &rank) != 0 || get(tensor, &values) != 0) return Raised(access, tensor);
     return absl::MakeConstSpan(values, static_cast<size_t>(rank));
   }
 
@@ -315,7 +316,7 @@ class TorchHost : public Host {
 
   absl::StatusOr<int32_t> DeviceIndex() const {
     int32_t index = 0;
-    if (shim_.current_device != nullptr && shim_.current_device(&index) != 0)
+    if (shim_.cuda.current_device != nullptr && shim_.cuda.current_device(&index) != 0)
       return Refused("gives no current device");
     return index;
   }
