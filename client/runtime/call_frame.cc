@@ -24,7 +24,7 @@ absl::Status Contradiction(absl::string_view gave, absl::string_view declared) {
 
 CallFrame::CallFrame(const Program& program)
     : program_(program), host_(*program.host_), slots_(program.buffers_.size()) {
-  if (!program.calls_.empty()) scratch_ = program.TakeScratch();
+  if (!program.steps_.calls.empty()) scratch_ = program.TakeScratch();
 }
 
 CallFrame::~CallFrame() {
@@ -47,20 +47,22 @@ absl::Status CallFrame::Execute() {
     call_.order = order_.get();
   }
   StepTimes* const times = StepTimes::On() ? program_.times_.get() : nullptr;
-  for (size_t i = 0; i < program_.steps_.size(); ++i) {
-    const Program::Step& step = program_.steps_[i];
+  for (size_t i = 0; i < program_.steps_.order.size(); ++i) {
+    const Program::Step& step = program_.steps_.order[i];
     const StepTimer timer(times, i);
     const bool recorded = order_ != nullptr && Records(step.kind);
     if (recorded) KILN_RETURN_IF_ERROR(order_->Begin(Touched(step)));
     switch (step.kind) {
       case v1::Step::kAlloc: KILN_RETURN_IF_ERROR(Alloc(step)); break;
       case v1::Step::kFree: Drop(slots_[step.a].tensor); break;
-      case v1::Step::kLaunch: KILN_RETURN_IF_ERROR(Launch(program_.launches_[step.index])); break;
-      case v1::Step::kLaunchGroup: KILN_RETURN_IF_ERROR(LaunchGroup(program_.groups_[step.index])); break;
+      case v1::Step::kLaunch: KILN_RETURN_IF_ERROR(Launch(program_.steps_.launches[step.index])); break;
+      case v1::Step::kLaunchGroup:
+        KILN_RETURN_IF_ERROR(LaunchGroup(program_.steps_.groups[step.index]));
+        break;
       case v1::Step::kCall: KILN_RETURN_IF_ERROR(Call(step.index, i)); break;
       case v1::Step::kLet:
         KILN_RETURN_IF_ERROR(Let(step));
-        program_.exprs_.Evaluate(i + 1, exprs_);
+        program_.symbols_.exprs.Evaluate(i + 1, exprs_);
         break;
       case v1::Step::kCheck: KILN_RETURN_IF_ERROR(Check(step)); break;
       case v1::Step::kView: break;  // views are made where they are used
@@ -198,11 +200,12 @@ bool CallFrame::Records(v1::Step::KindCase kind) {
 std::vector<MemoryRange> CallFrame::Touched(const Program::Step& step) {
   std::vector<MemoryRange> ranges;
   if (step.kind == v1::Step::kLaunch) {
-    AddRanges(program_.launches_[step.index], ranges);
+    AddRanges(program_.steps_.launches[step.index], ranges);
   } else if (step.kind == v1::Step::kLaunchGroup) {
-    for (const Program::LaunchStep& member : Members(program_.groups_[step.index])) AddRanges(member, ranges);
-  } else if (step.kind == v1::Step::kCall && program_.calls_[step.index].in_memory) {
-    const Program::CallStep& call = program_.calls_[step.index];
+    for (const Program::LaunchStep& member : Members(program_.steps_.groups[step.index]))
+      AddRanges(member, ranges);
+  } else if (step.kind == v1::Step::kCall && program_.steps_.calls[step.index].in_memory) {
+    const Program::CallStep& call = program_.steps_.calls[step.index];
     for (const Program::CallArgument& argument : call.arguments) {
       for (const int64_t buffer : argument.buffers) AddRange(buffer, false, ranges);
     }
@@ -279,7 +282,7 @@ absl::Status CallFrame::LaunchGroup(const Program::GroupStep& group) {
 }
 
 absl::Span<const Program::LaunchStep> CallFrame::Members(const Program::GroupStep& group) const {
-  return absl::MakeConstSpan(program_.launches_).subspan(group.first, group.count);
+  return absl::MakeConstSpan(program_.steps_.launches).subspan(group.first, group.count);
 }
 
 absl::Status CallFrame::SetMember(const Program::LaunchStep& launch, void** buffers, const int64_t* symbols,
@@ -330,7 +333,7 @@ absl::StatusOr<int64_t> CallFrame::LetValue(const Program::Step& step) {
 // The compiler relies on an unbacked symbol's range, which nobody but the call can check.
 absl::Status CallFrame::SetSymbol(uint32_t symbol, int64_t value) {
   exprs_.symbols[symbol] = value;
-  const Program::Range& range = program_.ranges_[symbol];
+  const Program::Range& range = program_.symbols_.ranges[symbol];
   if (range.min <= value && value <= range.max) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("Runtime assertion failed: a number that the graph computes is ", value,

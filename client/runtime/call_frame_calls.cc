@@ -9,7 +9,7 @@
 namespace kiln::runtime {
 
 absl::Status CallFrame::Call(size_t index, size_t step) {
-  const Program::CallStep& call = program_.calls_[index];
+  const Program::CallStep& call = program_.steps_.calls[index];
   Program::CallState& state = (*scratch_)[index];
   if (state.in_memory != nullptr) {
     KILN_ASSIGN_OR_RETURN(const bool done, call.fixed ? CallFixed(call, state) : CallMeasured(call, state));
@@ -33,7 +33,7 @@ absl::Status CallFrame::Call(size_t index, size_t step) {
   if (call.into || !status.ok()) return status;
   if (!call.binds.empty()) {
     status = SetSizes(call, results);
-    program_.exprs_.Evaluate(step + 1, exprs_);
+    program_.symbols_.exprs.Evaluate(step + 1, exprs_);
   }
   for (size_t i = 0; i < results.size(); ++i) {
     if (call.results[i] < 0 || !status.ok()) {

@@ -31,10 +31,10 @@ absl::Status CallFrame::Bind(absl::Span<const Value> inputs) {
     return absl::FailedPreconditionError(absl::StrCat("input ", bad_input_, " is of the wrong kind"));
   }
   KILN_ASSIGN_OR_RETURN(call_, host_.Begin());
-  call_.tuned = program_.tuned_.get();
-  call_.tuned_convolutions = program_.tuned_convolutions_.get();
-  program_.exprs_.Start(exprs_);
-  for (const Program::Binding& binding : program_.bindings_) {
+  call_.tuned = program_.tuned_.gemms.get();
+  call_.tuned_convolutions = program_.tuned_.convolutions.get();
+  program_.symbols_.exprs.Start(exprs_);
+  for (const Program::Binding& binding : program_.symbols_.bindings) {
     const Value& value = inputs[binding.input];
     int64_t& symbol = exprs_.symbols[binding.symbol];
     if (binding.source == v1::SymbolBinding::INPUT_VALUE) {
@@ -47,9 +47,9 @@ absl::Status CallFrame::Bind(absl::Span<const Value> inputs) {
     if (binding.dim >= dims.size()) return WrongInput(binding.input, dims);
     symbol = dims[binding.dim];
   }
-  for (const Program::Binding& binding : program_.bindings_)
+  for (const Program::Binding& binding : program_.symbols_.bindings)
     KILN_RETURN_IF_ERROR(SetSymbol(binding.symbol, exprs_.symbols[binding.symbol]));
-  program_.exprs_.Evaluate(0, exprs_);
+  program_.symbols_.exprs.Evaluate(0, exprs_);
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].tensor != nullptr) KILN_RETURN_IF_ERROR(CheckInput(i, inputs[i].tensor));
   }

@@ -31,7 +31,7 @@ std::unique_ptr<Program::Scratch> Program::TakeScratch() const {
     return std::unique_ptr<Scratch>(spare);
   }
   auto scratch = std::make_unique<Scratch>();
-  for (const CallStep& call : calls_) scratch->push_back(StateOf(call));
+  for (const CallStep& call : steps_.calls) scratch->push_back(StateOf(call));
   return scratch;
 }
 

@@ -125,7 +125,7 @@ class Program {
     int64_t fixed_bytes = -1;  // spanned by the operands, when all their shapes are fixed
   };
   struct GroupStep {
-    uint32_t first = 0;  // of its members in launches_, which are of one kernel
+    uint32_t first = 0;  // of its members in Steps::launches, which are of one kernel
     uint32_t count = 0;
     int64_t fixed_bytes = -1;  // of all members
   };
@@ -159,7 +159,7 @@ class Program {
     Dim dim;         // let expr, assert condition
     bool from_expr = false;
     bool moves = false;  // alloc: takes over a buffer of the same layout, tensor and all
-    uint32_t index = 0;  // into launches_, groups_ or calls_
+    uint32_t index = 0;  // into the launches, groups or calls of Steps
     std::string message;
   };
   struct Output {
@@ -167,6 +167,24 @@ class Program {
     uint32_t buffer = 0;
     bool last = false;  // that has the storage of its buffer
     Dim number;
+  };
+
+  // What sizes are computed from.
+  struct Symbols {
+    ExprProgram exprs;
+    std::vector<Binding> bindings;
+    std::vector<Range> ranges;  // by symbol
+  };
+  struct Steps {
+    std::vector<Step> order;
+    std::vector<LaunchStep> launches;
+    std::vector<GroupStep> groups;
+    std::vector<CallStep> calls;
+  };
+  // What was measured; shared with no one, nullptr where it is nothing.
+  struct Tuned {
+    std::shared_ptr<const TunedGemms> gemms;
+    std::shared_ptr<const TunedConvolutions> convolutions;
   };
 
   // What a call writes of its CallSteps' values, and what these remember; kept for the next call, so that it
@@ -182,21 +200,15 @@ class Program {
   void GiveScratch(std::unique_ptr<Scratch> scratch) const;
 
   Host* host_ = nullptr;
-  ExprProgram exprs_;
-  std::vector<Binding> bindings_;
-  std::vector<Range> ranges_;  // by symbol
+  Symbols symbols_;
   std::vector<Input> inputs_;
   std::vector<Buffer> buffers_;
   std::vector<Place> where_;  // by buffer
-  std::vector<Step> steps_;
-  std::vector<LaunchStep> launches_;
-  std::vector<GroupStep> groups_;
-  std::vector<CallStep> calls_;
+  Steps steps_;
   std::vector<Output> outputs_;
   std::vector<std::shared_ptr<const KernelRunner>> kernels_;
   ArenaPlan arena_plan_;
-  std::shared_ptr<const TunedGemms> tuned_;  // shared with no one; nullptr: nothing was measured
-  std::shared_ptr<const TunedConvolutions> tuned_convolutions_;  // likewise
+  Tuned tuned_;
   mutable std::atomic<Scratch*> spare_{nullptr};
   std::unique_ptr<RunCounts> counts_ = std::make_unique<RunCounts>();
   std::unique_ptr<StepTimes> times_;

@@ -33,7 +33,7 @@ class ProgramLoader {
       return absl::UnimplementedError(
           absl::StrCat("program format ", from_.format_version(), " is not known"));
     }
-    KILN_ASSIGN_OR_RETURN(to_.exprs_, ExprProgram::Load(from_));
+    KILN_ASSIGN_OR_RETURN(to_.symbols_.exprs, ExprProgram::Load(from_));
     KILN_RETURN_IF_ERROR(Inputs());
     KILN_RETURN_IF_ERROR(Symbols());
     KILN_RETURN_IF_ERROR(Buffers());
@@ -46,7 +46,7 @@ class ProgramLoader {
         return StatusWrap(status, absl::StrCat("step ", i));
       }
     }
-    to_.times_ = std::make_unique<StepTimes>(to_.steps_.size());
+    to_.times_ = std::make_unique<StepTimes>(to_.steps_.order.size());
     KILN_RETURN_IF_ERROR(Outputs());
     PlanArena();
     return absl::OkStatus();
@@ -59,8 +59,8 @@ class ProgramLoader {
     KILN_RETURN_IF_ERROR(AtMost(kRankMax, sizes.size(), "dimensions"));
     Program::Shape shape;
     for (int d = 0; d < sizes.size(); ++d) {
-      KILN_ASSIGN_OR_RETURN(Dim size, to_.exprs_.Resolve(sizes[d]));
-      KILN_ASSIGN_OR_RETURN(Dim stride, to_.exprs_.Resolve(strides[d]));
+      KILN_ASSIGN_OR_RETURN(Dim size, to_.symbols_.exprs.Resolve(sizes[d]));
+      KILN_ASSIGN_OR_RETURN(Dim stride, to_.symbols_.exprs.Resolve(strides[d]));
       shape.fixed = shape.fixed && size.expr < 0 && stride.expr < 0;
       shape.sizes.push_back(size);
       shape.strides.push_back(stride);
@@ -88,8 +88,8 @@ class ProgramLoader {
   absl::Status Symbols() {
     for (int i = 0; i < from_.symbols_size(); ++i) {
       const v1::Symbol& symbol = from_.symbols(i);
-      to_.ranges_.emplace_back();
-      if (symbol.kind() == v1::SYMBOL_UNBACKED) to_.ranges_.back() = {symbol.min(), symbol.max()};
+      to_.symbols_.ranges.emplace_back();
+      if (symbol.kind() == v1::SYMBOL_UNBACKED) to_.symbols_.ranges.back() = {symbol.min(), symbol.max()};
       const v1::SymbolBinding& binding = symbol.binding();
       if (binding.source() == v1::SymbolBinding::SOURCE_UNSPECIFIED) continue;
       if (binding.input() >= to_.inputs_.size() || binding.source() > v1::SymbolBinding::INPUT_STRIDE)
@@ -99,7 +99,8 @@ class ProgramLoader {
       if (whole == input.is_tensor || (!whole && binding.dim() >= input.shape.sizes.size())) {
         return absl::InvalidArgumentError(absl::StrCat("symbol ", i, " has a wrong binding"));
       }
-      to_.bindings_.push_back({binding.source(), binding.input(), binding.dim(), static_cast<uint32_t>(i)});
+      to_.symbols_.bindings.push_back(
+          {binding.source(), binding.input(), binding.dim(), static_cast<uint32_t>(i)});
     }
     return absl::OkStatus();
   }
@@ -126,7 +127,7 @@ class ProgramLoader {
       buffer.element = ByteSize(from.dtype());
       if (buffer.element == 0) return absl::InvalidArgumentError(absl::StrCat("buffer ", i, " has no dtype"));
       KILN_ASSIGN_OR_RETURN(buffer.shape, Shape(from.sizes(), from.strides()));
-      KILN_ASSIGN_OR_RETURN(buffer.offset, to_.exprs_.Resolve(from.storage_offset()));
+      KILN_ASSIGN_OR_RETURN(buffer.offset, to_.symbols_.exprs.Resolve(from.storage_offset()));
       switch (from.kind()) {
         case v1::ProgramBuffer::INPUT:
           if (from.input() >= to_.inputs_.size() || !to_.inputs_[from.input()].is_tensor ||
@@ -191,7 +192,7 @@ class ProgramLoader {
     switch (from.kind_case()) {
       case v1::Step::kLet: KILN_RETURN_IF_ERROR(Let(from.let(), step)); break;
       case v1::Step::kCheck: {
-        KILN_ASSIGN_OR_RETURN(step.dim, to_.exprs_.ResolveExpr(from.check().condition()));
+        KILN_ASSIGN_OR_RETURN(step.dim, to_.symbols_.exprs.ResolveExpr(from.check().condition()));
         step.message = from.check().message();
         break;
       }
@@ -207,24 +208,24 @@ class ProgramLoader {
         KILN_RETURN_IF_ERROR(Define(step.a));
         break;
       case v1::Step::kLaunch:
-        step.index = to_.launches_.size();
+        step.index = to_.steps_.launches.size();
         KILN_RETURN_IF_ERROR(Launch(from.launch().kernel(), from.launch()));
         DropTaken();
         break;
       case v1::Step::kLaunchGroup:
-        step.index = to_.groups_.size();
+        step.index = to_.steps_.groups.size();
         KILN_RETURN_IF_ERROR(LaunchGroup(from.launch_group()));
         DropTaken();
         break;
       case v1::Step::kCall:
-        step.index = to_.calls_.size();
+        step.index = to_.steps_.calls.size();
         KILN_RETURN_IF_ERROR(Call(from.call()));
         DropTaken();
         break;
       default:
         return absl::UnimplementedError(absl::StrCat("unknown step ", static_cast<int>(from.kind_case())));
     }
-    to_.steps_.push_back(std::move(step));
+    to_.steps_.order.push_back(std::move(step));
     return absl::OkStatus();
   }
 
@@ -232,7 +233,7 @@ class ProgramLoader {
     step.a = from.symbol();
     step.from_expr = from.from_case() == v1::Step::Let::kExpr;
     if (step.from_expr) {
-      KILN_ASSIGN_OR_RETURN(step.dim, to_.exprs_.Resolve(from.expr()));
+      KILN_ASSIGN_OR_RETURN(step.dim, to_.symbols_.exprs.Resolve(from.expr()));
     } else {
       KILN_RETURN_IF_ERROR(Use(from.item()));
       step.b = from.item();
@@ -267,7 +268,7 @@ class ProgramLoader {
     KILN_RETURN_IF_ERROR(Use(step.a));
     if (to_.buffers_[step.a].kind == v1::ProgramBuffer::VIEW) return absl::OkStatus();
     live_[step.a] = false;
-    if (block_of_[step.a] >= 0) blocks_[block_of_[step.a]].storage.last = to_.steps_.size();
+    if (block_of_[step.a] >= 0) blocks_[block_of_[step.a]].storage.last = to_.steps_.order.size();
     return absl::OkStatus();
   }
 
@@ -293,7 +294,7 @@ class ProgramLoader {
       const bool on_gpu = from_.buffers(buffer).device().type() != v1::CPU;
       if (on_gpu ? !to.shape.fixed : !KnownAtStart(to.shape)) return;
       block_of_[buffer] = static_cast<int64_t>(blocks_.size());
-      blocks_.push_back({{to_.steps_.size(), SIZE_MAX, 0, {}}, on_gpu});
+      blocks_.push_back({{to_.steps_.order.size(), SIZE_MAX, 0, {}}, on_gpu});
     }
     ArenaPlan::Storage& storage = blocks_[block_of_[buffer]].storage;
     if (to.shape.fixed) {
@@ -304,7 +305,7 @@ class ProgramLoader {
   }
 
   bool KnownAtStart(const Program::Shape& shape) const {
-    const auto known = [&](const Dim& dim) { return to_.exprs_.KnownAtStart(dim); };
+    const auto known = [&](const Dim& dim) { return to_.symbols_.exprs.KnownAtStart(dim); };
     return std::all_of(shape.sizes.begin(), shape.sizes.end(), known) &&
            std::all_of(shape.strides.begin(), shape.strides.end(), known);
   }
@@ -334,7 +335,7 @@ class ProgramLoader {
     for (Block& block : blocks_) {
       if (block.temporary) block.place = to_.arena_plan_.Add(std::move(block.storage));
     }
-    to_.arena_plan_.Finish(to_.exprs_);
+    to_.arena_plan_.Finish(to_.symbols_.exprs);
     for (size_t b = 0; b < block_of_.size(); ++b) {
       if (block_of_[b] < 0 || !blocks_[block_of_[b]].temporary) continue;
       to_.where_[b].arena = static_cast<int32_t>(blocks_[block_of_[b]].place);
@@ -343,15 +344,15 @@ class ProgramLoader {
 
   absl::Status LaunchGroup(const v1::LaunchGroup& from) {
     Program::GroupStep group;
-    group.first = static_cast<uint32_t>(to_.launches_.size());
+    group.first = static_cast<uint32_t>(to_.steps_.launches.size());
     group.count = static_cast<uint32_t>(from.members_size());
     group.fixed_bytes = 0;
     for (const v1::LaunchGroup::Member& member : from.members()) {
       KILN_RETURN_IF_ERROR(Launch(from.kernel(), member));
-      const int64_t bytes = to_.launches_.back().fixed_bytes;
+      const int64_t bytes = to_.steps_.launches.back().fixed_bytes;
       group.fixed_bytes = bytes < 0 || group.fixed_bytes < 0 ? -1 : group.fixed_bytes + bytes;
     }
-    to_.groups_.push_back(group);
+    to_.steps_.groups.push_back(group);
     return absl::OkStatus();
   }
 
@@ -374,11 +375,11 @@ class ProgramLoader {
     }
     if (fixed) launch.fixed_bytes = bytes;
     for (const v1::SymInt& symbol : from.symbols()) {
-      KILN_ASSIGN_OR_RETURN(Dim dim, to_.exprs_.Resolve(symbol));
+      KILN_ASSIGN_OR_RETURN(Dim dim, to_.symbols_.exprs.Resolve(symbol));
       launch.symbols.push_back(dim);
     }
-    KILN_ASSIGN_OR_RETURN(launch.units, to_.exprs_.Resolve(from.units()));
-    to_.launches_.push_back(std::move(launch));
+    KILN_ASSIGN_OR_RETURN(launch.units, to_.symbols_.exprs.Resolve(from.units()));
+    to_.steps_.launches.push_back(std::move(launch));
     return absl::OkStatus();
   }
 
@@ -418,7 +419,7 @@ class ProgramLoader {
                      call.results.size() <= Program::kMemoryResultsMax && OperandsAreTensors(call) &&
                      to_.host_->NewMemoryCall(call.target, false) != nullptr;
     if (call.in_memory) Operands(call);
-    to_.calls_.push_back(std::move(call));
+    to_.steps_.calls.push_back(std::move(call));
     return absl::OkStatus();
   }
 
@@ -475,14 +476,14 @@ class ProgramLoader {
         value.texts.assign(from.as_strings().values().begin(), from.as_strings().values().end());
         break;
       case v1::Argument::kAsSymInt: {
-        KILN_ASSIGN_OR_RETURN(Dim dim, to_.exprs_.Resolve(from.as_sym_int()));
+        KILN_ASSIGN_OR_RETURN(Dim dim, to_.symbols_.exprs.Resolve(from.as_sym_int()));
         to.dims.push_back(dim);
         value.kind = v1::Argument::kAsInt;
         break;
       }
       case v1::Argument::kAsSymInts:
         for (const v1::SymInt& item : from.as_sym_ints().values()) {
-          KILN_ASSIGN_OR_RETURN(Dim dim, to_.exprs_.Resolve(item));
+          KILN_ASSIGN_OR_RETURN(Dim dim, to_.symbols_.exprs.Resolve(item));
           to.dims.push_back(dim);
         }
         value.kind = v1::Argument::kAsInts;
@@ -517,7 +518,7 @@ class ProgramLoader {
         KeepOutOfArena(from.buffer());
       } else if (from.kind_case() == v1::ProgramOutput::kSymInt) {
         output.kind = Program::Output::kNumber;
-        KILN_ASSIGN_OR_RETURN(output.number, to_.exprs_.Resolve(from.sym_int()));
+        KILN_ASSIGN_OR_RETURN(output.number, to_.symbols_.exprs.Resolve(from.sym_int()));
       }
       to_.outputs_.push_back(output);
     }
@@ -558,8 +559,8 @@ absl::StatusOr<std::shared_ptr<const Program>> Program::Load(const v1::Manifest&
   KILN_ASSIGN_OR_RETURN(std::vector<bool> interpreted,
                         ParseInterpretList(interpret, manifest.kernels_size()));
   KILN_ASSIGN_OR_RETURN(program->kernels_, LoadKernels(manifest, objects, interpreted));
-  KILN_ASSIGN_OR_RETURN(program->tuned_, TunedGemms::Create(manifest.tuning(), objects));
-  program->tuned_convolutions_ = TunedConvolutions::Create(manifest.tuning());
+  KILN_ASSIGN_OR_RETURN(program->tuned_.gemms, TunedGemms::Create(manifest.tuning(), objects));
+  program->tuned_.convolutions = TunedConvolutions::Create(manifest.tuning());
   return program;
 }
 
