@@ -23,7 +23,7 @@ absl::Status Contradiction(absl::string_view gave, absl::string_view declared) {
 }
 
 CallFrame::CallFrame(const Program& program)
-    : program_(program), host_(*program.host_), slots_(program.buffers_.size()) {
+    : program_(program), host_(*program.host_), sizes_(program), slots_(program.buffers_.size()) {
   if (!program.steps_.calls.empty()) scratch_ = program.TakeScratch();
 }
 
@@ -62,7 +62,7 @@ absl::Status CallFrame::Execute() {
       case v1::Step::kCall: KILN_RETURN_IF_ERROR(Call(step.index, i)); break;
       case v1::Step::kLet:
         KILN_RETURN_IF_ERROR(Let(step));
-        program_.symbols_.exprs.Evaluate(i + 1, exprs_);
+        sizes_.Evaluate(i + 1);
         break;
       case v1::Step::kCheck: KILN_RETURN_IF_ERROR(Check(step)); break;
       case v1::Step::kView: break;  // views are made where they are used
@@ -85,7 +85,7 @@ absl::Status CallFrame::MakeArena() {
   if (program_.arena_plan_.empty()) return absl::OkStatus();
   // Temporaries of one place would wait for each other in the graph, and allocations are made once.
   if (call_.recorded) return absl::OkStatus();
-  places_ = program_.arena_plan_.For(exprs_);
+  places_ = program_.arena_plan_.For(sizes_.values());
   if (places_ == nullptr) return absl::OkStatus();
   const int64_t size = places_->bytes, stride = 1;
   KILN_ASSIGN_OR_RETURN(arena_, host_.Empty(v1::U8, {&size, 1}, {&stride, 1}));
@@ -112,12 +112,12 @@ absl::Status CallFrame::Alloc(const Program::Step& step) {
   }
   const Program::Buffer& buffer = program_.buffers_[step.a];
   Extent extent;
-  KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+  KILN_RETURN_IF_ERROR(sizes_.Measure(buffer.shape, extent));
   if (step.b >= 0) {
     const Program::Buffer& old = program_.buffers_[step.b];
     Slot& taken = slots_[step.b];
     Extent before;
-    KILN_RETURN_IF_ERROR(Measure(old.shape, before));
+    KILN_RETURN_IF_ERROR(sizes_.Measure(old.shape, before));
     if (old.dtype == buffer.dtype &&
         SpanElements(extent.sizes, extent.strides) <= SpanElements(before.sizes, before.strides)) {
       TakeOver(taken, true, slot);
@@ -143,7 +143,7 @@ absl::Status CallFrame::Fill(uint32_t index, Tensor tensor, const Program::CallS
   Slot& slot = slots_[index];
   slot.tensor = tensor;
   Extent extent;
-  KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+  KILN_RETURN_IF_ERROR(sizes_.Measure(buffer.shape, extent));
   KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> sizes, host_.Sizes(tensor));
   if (!SameSizes(sizes, extent.sizes)) {
     return Contradiction(absl::StrCat("gave sizes [", absl::StrJoin(sizes, ", "), "]"),
@@ -174,7 +174,7 @@ absl::StatusOr<Tensor> CallFrame::NewView(uint32_t index) const {
   int64_t offset = 0;
   uint32_t root = index;
   while (program_.buffers_[root].kind == v1::ProgramBuffer::VIEW) {
-    KILN_ASSIGN_OR_RETURN(int64_t step, Number(program_.buffers_[root].offset));
+    KILN_ASSIGN_OR_RETURN(int64_t step, sizes_.Number(program_.buffers_[root].offset));
     offset += step;
     root = program_.buffers_[root].base;
   }
@@ -183,7 +183,7 @@ absl::StatusOr<Tensor> CallFrame::NewView(uint32_t index) const {
     return absl::UnimplementedError("a view with another dtype than its base leaves the program");
   }
   Extent extent;
-  KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+  KILN_RETURN_IF_ERROR(sizes_.Measure(buffer.shape, extent));
   if (slots_[root].tensor == nullptr) {
     char* data = static_cast<char*>(slots_[root].data) + offset * buffer.element;
     return host_.Over(data, buffer.dtype, extent.sizes, extent.strides);
@@ -244,7 +244,7 @@ absl::Status CallFrame::Launch(const Program::LaunchStep& launch) {
   std::array<void*, kKernelBuffersMax> buffers;  // each is set before it is read
   LaunchMember member;
   Dims symbols;
-  KILN_RETURN_IF_ERROR(Evaluate(launch.symbols, symbols));
+  KILN_RETURN_IF_ERROR(sizes_.Numbers(launch.symbols, symbols));
   KILN_RETURN_IF_ERROR(SetMember(launch, buffers.data(), symbols.data(), member));
   int64_t bytes = 0;
   if (!call_.on_gpu()) {
@@ -270,7 +270,7 @@ absl::Status CallFrame::LaunchGroup(const Program::GroupStep& group) {
   int64_t bytes = std::max<int64_t>(group.fixed_bytes, 0);
   void** data = buffers.data();
   for (size_t i = 0; i < members.size(); ++i) {
-    KILN_RETURN_IF_ERROR(Evaluate(members[i].symbols, symbols[i]));
+    KILN_RETURN_IF_ERROR(sizes_.Numbers(members[i].symbols, symbols[i]));
     KILN_RETURN_IF_ERROR(SetMember(members[i], data, symbols[i].data(), run[i]));
     data += members[i].buffers.size();
     if (call_.on_gpu() || group.fixed_bytes >= 0) continue;
@@ -287,7 +287,7 @@ absl::Span<const Program::LaunchStep> CallFrame::Members(const Program::GroupSte
 
 absl::Status CallFrame::SetMember(const Program::LaunchStep& launch, void** buffers, const int64_t* symbols,
                                   LaunchMember& member) const {
-  KILN_ASSIGN_OR_RETURN(member.units, Number(launch.units));
+  KILN_ASSIGN_OR_RETURN(member.units, sizes_.Number(launch.units));
   for (size_t k = 0; k < launch.buffers.size(); ++k) {
     KILN_ASSIGN_OR_RETURN(buffers[k], DataOf(launch.buffers[k]));
   }
@@ -304,7 +304,7 @@ absl::StatusOr<int64_t> CallFrame::OperandBytes(const Program::LaunchStep& launc
   for (uint32_t index : launch.buffers) {
     const Program::Buffer& buffer = program_.buffers_[index];
     Extent extent;
-    KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+    KILN_RETURN_IF_ERROR(sizes_.Measure(buffer.shape, extent));
     bytes += SpanElements(extent.sizes, extent.strides) * buffer.element;
   }
   return bytes;
@@ -312,11 +312,11 @@ absl::StatusOr<int64_t> CallFrame::OperandBytes(const Program::LaunchStep& launc
 
 absl::Status CallFrame::Let(const Program::Step& step) {
   KILN_ASSIGN_OR_RETURN(const int64_t value, LetValue(step));
-  return SetSymbol(step.a, value);
+  return sizes_.Set(step.a, value);
 }
 
 absl::StatusOr<int64_t> CallFrame::LetValue(const Program::Step& step) {
-  if (step.from_expr) return Number(step.dim);
+  if (step.from_expr) return sizes_.Number(step.dim);
   if (call_.on_gpu()) {
     KILN_RETURN_IF_ERROR(Fence());
     KILN_ASSIGN_OR_RETURN(const Tensor item, Get(static_cast<uint32_t>(step.b)));
@@ -330,19 +330,8 @@ absl::StatusOr<int64_t> CallFrame::LetValue(const Program::Step& step) {
   return LoadScalar(dtype, data, 0).i;
 }
 
-// The compiler relies on an unbacked symbol's range, which nobody but the call can check.
-absl::Status CallFrame::SetSymbol(uint32_t symbol, int64_t value) {
-  exprs_.symbols[symbol] = value;
-  const Program::Range& range = program_.symbols_.ranges[symbol];
-  if (range.min <= value && value <= range.max) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("Runtime assertion failed: a number that the graph computes is ", value,
-                   range.max == INT64_MAX ? absl::StrCat(", less than ", range.min)
-                                          : absl::StrCat(", not from ", range.min, " to ", range.max)));
-}
-
 absl::Status CallFrame::Check(const Program::Step& step) const {
-  KILN_ASSIGN_OR_RETURN(int64_t holds, Number(step.dim));
+  KILN_ASSIGN_OR_RETURN(int64_t holds, sizes_.Number(step.dim));
   return holds != 0 ? absl::OkStatus() : absl::FailedPreconditionError(step.message);
 }
 
@@ -353,7 +342,7 @@ absl::Status CallFrame::Finish(std::vector<Value>& outputs) {
     Value value;
     if (output.kind == Program::Output::kNumber) {
       value.is_number = true;
-      KILN_ASSIGN_OR_RETURN(value.number, Number(output.number));
+      KILN_ASSIGN_OR_RETURN(value.number, sizes_.Number(output.number));
     } else if (output.kind == Program::Output::kBuffer) {
       if (NeedsView(output.buffer)) {
         KILN_ASSIGN_OR_RETURN(value.tensor, NewView(output.buffer));

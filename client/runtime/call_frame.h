@@ -1,4 +1,5 @@
-// The state of one call of a program: its inputs, sizes, memory, and what is launched and called in order.
+// The state of one call of a program: its inputs, memory, and what is launched and called in order. Its sizes
+// are CallSizes.
 //
 //   CallFrame frame(program);
 //   frame.Bind(inputs) → Execute() → CopyBack() → Finish(outputs)    each once; after an error none
@@ -15,15 +16,14 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/runtime/arena.h"
 #include "client/runtime/arena_plan.h"
+#include "client/runtime/call_sizes.h"
 #include "client/runtime/capture_dependencies.h"
-#include "client/runtime/expr_program.h"
 #include "client/runtime/host.h"
 #include "client/runtime/launch.h"
 #include "client/runtime/memory_range.h"
@@ -46,7 +46,8 @@ class CallFrame {
   absl::Status Finish(std::vector<Value>& outputs);
 
  private:
-  using Dims = absl::InlinedVector<int64_t, 6>;
+  using Dims = CallSizes::Dims;
+  using Extent = CallSizes::Extent;
 
   struct Slot {
     Tensor tensor = nullptr;
@@ -60,44 +61,6 @@ class CallFrame {
     Tensor input;  // borrowed from kept_
     Tensor copy;
   };
-
-  // Sizes and strides of `shape` now; points into the shape or into the two scratch vectors.
-  struct Extent {
-    absl::Span<const int64_t> sizes;
-    absl::Span<const int64_t> strides;
-    Dims size_values;
-    Dims stride_values;
-  };
-
-  // ---- sizes
-  absl::StatusOr<int64_t> Number(const Dim& dim) const {
-    if (dim.expr < 0) return dim.value;
-    const ExprValue& value = exprs_.exprs[dim.expr];
-    if (!value.valid) return absl::FailedPreconditionError("a size overflows or divides by zero");
-    return value.value;
-  }
-
-  absl::Status Evaluate(const std::vector<Dim>& dims, Dims& values) const {
-    values.clear();
-    for (const Dim& dim : dims) {
-      KILN_ASSIGN_OR_RETURN(int64_t value, Number(dim));
-      values.push_back(value);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Measure(const Program::Shape& shape, Extent& extent) const {
-    if (shape.fixed) {
-      extent.sizes = shape.fixed_sizes;
-      extent.strides = shape.fixed_strides;
-      return absl::OkStatus();
-    }
-    KILN_RETURN_IF_ERROR(Evaluate(shape.sizes, extent.size_values));
-    KILN_RETURN_IF_ERROR(Evaluate(shape.strides, extent.stride_values));
-    extent.sizes = extent.size_values;
-    extent.strides = extent.stride_values;
-    return absl::OkStatus();
-  }
 
   // ---- memory
   void Drop(Tensor& tensor) {
@@ -115,7 +78,7 @@ class CallFrame {
     if (place.fixed) return static_cast<void*>(static_cast<char*>(slots_[place.root].data) + place.bytes);
     const Program::Buffer& buffer = program_.buffers_[index];
     KILN_ASSIGN_OR_RETURN(void* base, DataOf(buffer.base));
-    KILN_ASSIGN_OR_RETURN(int64_t offset, Number(buffer.offset));
+    KILN_ASSIGN_OR_RETURN(int64_t offset, sizes_.Number(buffer.offset));
     // The offset counts in the view's elements.
     return static_cast<void*>(static_cast<char*>(base) + offset * buffer.element);
   }
@@ -123,7 +86,7 @@ class CallFrame {
   // Without an address where the buffer is yet to be made.
   absl::StatusOr<TensorMemory> MemoryOf(uint32_t index, Extent& extent, bool exists = true) const {
     const Program::Buffer& buffer = program_.buffers_[index];
-    KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+    KILN_RETURN_IF_ERROR(sizes_.Measure(buffer.shape, extent));
     TensorMemory memory{nullptr, buffer.dtype, extent.sizes, extent.strides};
     if (exists) {
       KILN_ASSIGN_OR_RETURN(memory.data, DataOf(index));
@@ -186,12 +149,11 @@ class CallFrame {
   absl::StatusOr<int64_t> OperandBytes(const Program::LaunchStep& launch) const;
   absl::Status Let(const Program::Step& step);
   absl::StatusOr<int64_t> LetValue(const Program::Step& step);
-  absl::Status SetSymbol(uint32_t symbol, int64_t value);
   absl::Status Check(const Program::Step& step) const;
 
   const Program& program_;
   Host& host_;
-  ExprFrame exprs_;
+  CallSizes sizes_;
   std::vector<Slot> slots_;
   std::vector<Tensor> kept_;             // released when the call ends
   std::vector<InputCopy> input_copies_;  // of inputs that the program writes, in the order of the inputs

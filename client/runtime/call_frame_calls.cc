@@ -33,7 +33,7 @@ absl::Status CallFrame::Call(size_t index, size_t step) {
   if (call.into || !status.ok()) return status;
   if (!call.binds.empty()) {
     status = SetSizes(call, results);
-    program_.symbols_.exprs.Evaluate(step + 1, exprs_);
+    sizes_.Evaluate(step + 1);
   }
   for (size_t i = 0; i < results.size(); ++i) {
     if (call.results[i] < 0 || !status.ok()) {
@@ -111,11 +111,11 @@ absl::Status CallFrame::Resolve(const Program::CallArgument& argument, CallValue
 
 absl::Status CallFrame::ResolveNumbers(const Program::CallArgument& argument, CallValue& value) const {
   if (value.kind == v1::Argument::kAsInt && !argument.dims.empty()) {
-    KILN_ASSIGN_OR_RETURN(value.number, Number(argument.dims[0]));
+    KILN_ASSIGN_OR_RETURN(value.number, sizes_.Number(argument.dims[0]));
     return absl::OkStatus();
   }
   for (size_t i = 0; i < argument.dims.size(); ++i) {
-    KILN_ASSIGN_OR_RETURN(value.numbers[i], Number(argument.dims[i]));
+    KILN_ASSIGN_OR_RETURN(value.numbers[i], sizes_.Number(argument.dims[i]));
   }
   return absl::OkStatus();
 }
@@ -133,7 +133,7 @@ absl::Status CallFrame::SetSizes(const Program::CallStep& call, absl::Span<const
                                       absl::StrCat("a dimension ", bind.dim())),
                         call.target);
     }
-    KILN_RETURN_IF_ERROR(SetSymbol(bind.symbol(), sizes[bind.dim()]));
+    KILN_RETURN_IF_ERROR(sizes_.Set(bind.symbol(), sizes[bind.dim()]));
   }
   return absl::OkStatus();
 }

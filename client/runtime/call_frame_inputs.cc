@@ -33,10 +33,10 @@ absl::Status CallFrame::Bind(absl::Span<const Value> inputs) {
   KILN_ASSIGN_OR_RETURN(call_, host_.Begin());
   call_.tuned = program_.tuned_.gemms.get();
   call_.tuned_convolutions = program_.tuned_.convolutions.get();
-  program_.symbols_.exprs.Start(exprs_);
+  sizes_.Start();
   for (const Program::Binding& binding : program_.symbols_.bindings) {
     const Value& value = inputs[binding.input];
-    int64_t& symbol = exprs_.symbols[binding.symbol];
+    int64_t& symbol = sizes_.symbol(binding.symbol);
     if (binding.source == v1::SymbolBinding::INPUT_VALUE) {
       symbol = value.number;
       continue;
@@ -48,8 +48,8 @@ absl::Status CallFrame::Bind(absl::Span<const Value> inputs) {
     symbol = dims[binding.dim];
   }
   for (const Program::Binding& binding : program_.symbols_.bindings)
-    KILN_RETURN_IF_ERROR(SetSymbol(binding.symbol, exprs_.symbols[binding.symbol]));
-  program_.symbols_.exprs.Evaluate(0, exprs_);
+    KILN_RETURN_IF_ERROR(sizes_.Set(binding.symbol, sizes_.symbol(binding.symbol)));
+  sizes_.Evaluate(0);
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].tensor != nullptr) KILN_RETURN_IF_ERROR(CheckInput(i, inputs[i].tensor));
   }
@@ -60,7 +60,7 @@ absl::Status CallFrame::Bind(absl::Span<const Value> inputs) {
 absl::Status CallFrame::CheckInput(size_t index, Tensor tensor) {
   const Program::Input& input = program_.inputs_[index];
   Extent extent;
-  KILN_RETURN_IF_ERROR(Measure(input.shape, extent));
+  KILN_RETURN_IF_ERROR(sizes_.Measure(input.shape, extent));
   KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> sizes, host_.Sizes(tensor));
   if (!SameSizes(sizes, extent.sizes)) return WrongInput(index, sizes);
   KILN_ASSIGN_OR_RETURN(v1::DType dtype, host_.Type(tensor));

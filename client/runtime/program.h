@@ -71,6 +71,7 @@ class Program {
 
  private:
   friend class CallFrame;
+  friend class CallSizes;
   friend class ProgramLoader;
 
   struct Shape {
