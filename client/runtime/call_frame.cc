@@ -15,6 +15,14 @@
 #include "compiler/support/limits.h"
 
 namespace kiln::runtime {
+namespace {
+
+bool Records(v1::Step::KindCase kind) {
+  return kind == v1::Step::kLaunch || kind == v1::Step::kLaunchGroup || kind == v1::Step::kCall ||
+         kind == v1::Step::kSeeds;
+}
+
+}  // namespace
 
 absl::Status Contradiction(absl::string_view gave, absl::string_view declared) {
   absl::Status status = absl::InternalError(absl::StrCat(gave, " where ", declared, " was declared"));
@@ -34,7 +42,7 @@ CallFrame::~CallFrame() {
   for (InputCopy& written : input_copies_) Drop(written.copy);
   for (Tensor& tensor : temporaries_) Drop(tensor);
   for (CallContext::Kept& kept : call_.scratch) Drop(kept.tensor);
-  Drop(arena_);  // after all that lie in it
+  Drop(arena_.tensor);  // after all that lie in it
   if (scratch_ != nullptr) program_.GiveScratch(std::move(scratch_));
   program_.counts_->launches.fetch_add(launches_, std::memory_order_relaxed);
   program_.counts_->library_calls.fetch_add(library_calls_, std::memory_order_relaxed);
@@ -85,25 +93,25 @@ absl::Status CallFrame::MakeArena() {
   if (program_.arena_plan_.empty()) return absl::OkStatus();
   // Temporaries of one place would wait for each other in the graph, and allocations are made once.
   if (call_.recorded) return absl::OkStatus();
-  places_ = program_.arena_plan_.For(sizes_.values());
-  if (places_ == nullptr) return absl::OkStatus();
-  const int64_t size = places_->bytes, stride = 1;
-  KILN_ASSIGN_OR_RETURN(arena_, host_.Empty(v1::U8, {&size, 1}, {&stride, 1}));
-  KILN_ASSIGN_OR_RETURN(void* data, host_.Data(arena_));
-  arena_data_ = static_cast<char*>(data);
+  arena_.places = program_.arena_plan_.For(sizes_.values());
+  if (arena_.places == nullptr) return absl::OkStatus();
+  const int64_t size = arena_.places->bytes, stride = 1;
+  KILN_ASSIGN_OR_RETURN(arena_.tensor, host_.Empty(v1::U8, {&size, 1}, {&stride, 1}));
+  KILN_ASSIGN_OR_RETURN(void* data, host_.Data(arena_.tensor));
+  arena_.data = static_cast<char*>(data);
   return absl::OkStatus();
 }
 
 int64_t CallFrame::OffsetInArena(uint32_t buffer) const {
   const int32_t place = program_.where_[buffer].arena;
-  return place < 0 || places_ == nullptr ? Arena::kApart : places_->offsets[place];
+  return place < 0 || arena_.places == nullptr ? Arena::kApart : arena_.places->offsets[place];
 }
 
 absl::Status CallFrame::Alloc(const Program::Step& step) {
   Slot& slot = slots_[step.a];
   if (const int64_t offset = OffsetInArena(step.a); offset != Arena::kApart) {
     if (step.b >= 0) Drop(slots_[step.b].tensor);  // of the same place
-    slot.data = arena_data_ + offset;
+    slot.data = arena_.data + offset;
     return absl::OkStatus();
   }
   if (step.moves) {
@@ -191,18 +199,13 @@ absl::StatusOr<Tensor> CallFrame::NewView(uint32_t index) const {
   return host_.View(slots_[root].tensor, extent.sizes, extent.strides, offset);
 }
 
-bool CallFrame::Records(v1::Step::KindCase kind) {
-  return kind == v1::Step::kLaunch || kind == v1::Step::kLaunchGroup || kind == v1::Step::kCall ||
-         kind == v1::Step::kSeeds;
-}
-
 // The memory of a step as far as it is known before it runs.
 std::vector<MemoryRange> CallFrame::Touched(const Program::Step& step) {
   std::vector<MemoryRange> ranges;
   if (step.kind == v1::Step::kLaunch) {
     AddRanges(program_.steps_.launches[step.index], ranges);
   } else if (step.kind == v1::Step::kLaunchGroup) {
-    for (const Program::LaunchStep& member : Members(program_.steps_.groups[step.index]))
+    for (const Program::LaunchStep& member : program_.steps_.Members(program_.steps_.groups[step.index]))
       AddRanges(member, ranges);
   } else if (step.kind == v1::Step::kCall && program_.steps_.calls[step.index].in_memory) {
     const Program::CallStep& call = program_.steps_.calls[step.index];
@@ -261,7 +264,7 @@ absl::Status CallFrame::Launch(uint32_t kernel, absl::Span<LaunchMember> members
 }
 
 absl::Status CallFrame::LaunchGroup(const Program::GroupStep& group) {
-  const absl::Span<const Program::LaunchStep> members = Members(group);
+  const absl::Span<const Program::LaunchStep> members = program_.steps_.Members(group);
   std::vector<LaunchMember> run(members.size());
   std::vector<Dims> symbols(members.size());
   size_t count = 0;
@@ -279,10 +282,6 @@ absl::Status CallFrame::LaunchGroup(const Program::GroupStep& group) {
   }
   if (members.empty()) return absl::OkStatus();
   return Launch(members.front().kernel, absl::MakeSpan(run), bytes);
-}
-
-absl::Span<const Program::LaunchStep> CallFrame::Members(const Program::GroupStep& group) const {
-  return absl::MakeConstSpan(program_.steps_.launches).subspan(group.first, group.count);
 }
 
 absl::Status CallFrame::SetMember(const Program::LaunchStep& launch, void** buffers, const int64_t* symbols,

@@ -62,6 +62,13 @@ class CallFrame {
     Tensor copy;
   };
 
+  // A call's memory for all buffers that have a place in it, made at once.
+  struct Block {
+    Tensor tensor = nullptr;
+    char* data = nullptr;
+    std::shared_ptr<const Arena> places;  // none where each buffer has a tensor of its own
+  };
+
   // ---- memory
   void Drop(Tensor& tensor) {
     if (tensor != nullptr) host_.Release(tensor);
@@ -114,10 +121,7 @@ class CallFrame {
 
   // ---- call_frame_inputs.cc
   absl::Status CheckInput(size_t index, Tensor tensor);
-  absl::Status WrongInput(size_t input, absl::Span<const int64_t> sizes) const;
   absl::StatusOr<Tensor> CopyOf(Tensor tensor, v1::DType dtype, const Extent& extent);
-  static bool IsExpanded(const Extent& extent);
-  absl::Status CopyExpanded(Tensor to, Tensor from, v1::DType dtype, const Extent& extent);
 
   // ---- call_frame_calls.cc
   absl::Status Call(size_t index, size_t step);
@@ -125,7 +129,6 @@ class CallFrame {
   absl::StatusOr<bool> CallMeasured(const Program::CallStep& call, Program::CallState& state);
   absl::StatusOr<bool> CallInMemory(const Program::CallStep& call, Program::CallState& state);
   absl::Status Resolve(const Program::CallArgument& argument, CallValue& value);
-  absl::Status ResolveNumbers(const Program::CallArgument& argument, CallValue& value) const;
   absl::Status SetSizes(const Program::CallStep& call, absl::Span<const Tensor> results);
 
   // ---- call_frame.cc
@@ -136,14 +139,12 @@ class CallFrame {
   absl::Status Fill(uint32_t index, Tensor tensor, const Program::CallStep* call = nullptr,
                     size_t result = 0);
   absl::StatusOr<Tensor> NewView(uint32_t index) const;
-  static bool Records(v1::Step::KindCase kind);
   std::vector<MemoryRange> Touched(const Program::Step& step);
   void AddRanges(const Program::LaunchStep& launch, std::vector<MemoryRange>& ranges) const;
   void AddRange(int64_t index, bool written, std::vector<MemoryRange>& ranges) const;
   absl::Status Launch(const Program::LaunchStep& launch);
   absl::Status Launch(uint32_t kernel, absl::Span<LaunchMember> members, int64_t bytes);
   absl::Status LaunchGroup(const Program::GroupStep& group);
-  absl::Span<const Program::LaunchStep> Members(const Program::GroupStep& group) const;
   absl::Status SetMember(const Program::LaunchStep& launch, void** buffers, const int64_t* symbols,
                          LaunchMember& member) const;
   absl::StatusOr<int64_t> OperandBytes(const Program::LaunchStep& launch) const;
@@ -157,17 +158,14 @@ class CallFrame {
   std::vector<Slot> slots_;
   std::vector<Tensor> kept_;             // released when the call ends
   std::vector<InputCopy> input_copies_;  // of inputs that the program writes, in the order of the inputs
-  Tensor arena_ = nullptr;               // memory of the buffers that have no tensor
-  char* arena_data_ = nullptr;
-  std::shared_ptr<const Arena> places_;  // in it; none where each buffer has a tensor of its own
-  std::vector<Tensor> temporaries_;      // views made for the running call
+  Block arena_;
+  std::vector<Tensor> temporaries_;  // views made for the running call
   std::unique_ptr<Program::Scratch> scratch_;
   CallContext call_;
   std::unique_ptr<Capture> capture_;  // of a call that is recorded
   std::unique_ptr<CaptureDependencies> order_;
   uint64_t launches_ = 0;
   uint64_t library_calls_ = 0;
-  int64_t bad_input_ = -1;
 };
 
 inline bool SameSizes(absl::Span<const int64_t> a, absl::Span<const int64_t> b) { return a == b; }

@@ -7,6 +7,21 @@
 #include "client/runtime/call_frame.h"
 
 namespace kiln::runtime {
+namespace {
+
+// Sets the numbers that change from call to call.
+absl::Status ResolveNumbers(const CallSizes& sizes, const std::vector<Dim>& dims, CallValue& value) {
+  if (value.kind == v1::Argument::kAsInt && !dims.empty()) {
+    KILN_ASSIGN_OR_RETURN(value.number, sizes.Number(dims[0]));
+    return absl::OkStatus();
+  }
+  for (size_t i = 0; i < dims.size(); ++i) {
+    KILN_ASSIGN_OR_RETURN(value.numbers[i], sizes.Number(dims[i]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status CallFrame::Call(size_t index, size_t step) {
   const Program::CallStep& call = program_.steps_.calls[index];
@@ -67,7 +82,7 @@ absl::StatusOr<bool> CallFrame::CallMeasured(const Program::CallStep& call, Prog
   }
   for (size_t i = 0; i < state.values.size(); ++i) {
     if (state.values[i].kind == v1::Argument::kAsTensor) continue;
-    KILN_RETURN_IF_ERROR(ResolveNumbers(call.arguments[i], state.values[i]));
+    KILN_RETURN_IF_ERROR(ResolveNumbers(sizes_, call.arguments[i].dims, state.values[i]));
   }
   for (size_t i = 0; i < state.declared.size(); ++i) {
     if (call.results[i] < 0) continue;
@@ -106,18 +121,7 @@ absl::Status CallFrame::Resolve(const Program::CallArgument& argument, CallValue
     if (argument.buffers[i] < 0) continue;
     KILN_ASSIGN_OR_RETURN(value.tensors[i], Get(argument.buffers[i]));
   }
-  return ResolveNumbers(argument, value);
-}
-
-absl::Status CallFrame::ResolveNumbers(const Program::CallArgument& argument, CallValue& value) const {
-  if (value.kind == v1::Argument::kAsInt && !argument.dims.empty()) {
-    KILN_ASSIGN_OR_RETURN(value.number, sizes_.Number(argument.dims[0]));
-    return absl::OkStatus();
-  }
-  for (size_t i = 0; i < argument.dims.size(); ++i) {
-    KILN_ASSIGN_OR_RETURN(value.numbers[i], sizes_.Number(argument.dims[i]));
-  }
-  return absl::OkStatus();
+  return ResolveNumbers(sizes_, argument.dims, value);
 }
 
 // What only a call's results tell.

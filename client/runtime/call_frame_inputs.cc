@@ -8,6 +8,45 @@
 #include "client/runtime/span.h"
 
 namespace kiln::runtime {
+namespace {
+
+absl::Status WrongInput(size_t input, absl::Span<const int64_t> sizes) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("input ", input, " has sizes [", absl::StrJoin(sizes, ", "), "], not those compiled for"));
+}
+
+bool IsExpanded(const CallSizes::Extent& extent) {
+  for (size_t d = 0; d < extent.sizes.size(); ++d) {
+    if (extent.sizes[d] > 1 && extent.strides[d] == 0) return true;
+  }
+  return false;
+}
+
+// Elements that share memory are written once, from the first of them. By way of a dense tensor, since a
+// view of `from` would not show what it is the conjugate or the negative of.
+absl::Status CopyExpanded(Host& host, Tensor to, Tensor from, v1::DType dtype,
+                          const CallSizes::Extent& extent) {
+  std::vector<int64_t> dense_strides(extent.sizes.size()), sizes(extent.sizes.begin(), extent.sizes.end());
+  int64_t stride = 1;
+  for (size_t d = sizes.size(); d-- > 0; stride *= extent.sizes[d]) {
+    dense_strides[d] = stride;
+    if (extent.strides[d] == 0) sizes[d] = std::min<int64_t>(sizes[d], 1);
+  }
+  std::array<Tensor, 3> made = {};  // dense, one of each element there, one of each element of `to`
+  absl::Status status = [&]() -> absl::Status {
+    KILN_ASSIGN_OR_RETURN(made[0], host.Empty(dtype, extent.sizes, dense_strides));
+    KILN_RETURN_IF_ERROR(host.Copy(made[0], from));
+    KILN_ASSIGN_OR_RETURN(made[1], host.View(made[0], sizes, dense_strides, 0));
+    KILN_ASSIGN_OR_RETURN(made[2], host.View(to, sizes, extent.strides, 0));
+    return host.Copy(made[2], made[1]);
+  }();
+  for (Tensor tensor : made) {
+    if (tensor != nullptr) host.Release(tensor);
+  }
+  return status;
+}
+
+}  // namespace
 
 absl::Status CallFrame::Bind(absl::Span<const Value> inputs) {
   // Take over every reference first, so that an error leaks none.
@@ -16,6 +55,7 @@ absl::Status CallFrame::Bind(absl::Span<const Value> inputs) {
     return absl::FailedPreconditionError(
         absl::StrCat("the program takes ", program_.inputs_.size(), " inputs, not ", inputs.size()));
   }
+  int64_t bad_input = -1;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const uint32_t buffer = program_.inputs_[i].buffer;
     if (buffer != UINT32_MAX) {
@@ -24,11 +64,11 @@ absl::Status CallFrame::Bind(absl::Span<const Value> inputs) {
       kept_.push_back(inputs[i].tensor);
     }
     if (program_.inputs_[i].is_tensor == (inputs[i].tensor == nullptr)) {
-      bad_input_ = static_cast<int64_t>(i);
+      bad_input = static_cast<int64_t>(i);
     }
   }
-  if (bad_input_ >= 0) {
-    return absl::FailedPreconditionError(absl::StrCat("input ", bad_input_, " is of the wrong kind"));
+  if (bad_input >= 0) {
+    return absl::FailedPreconditionError(absl::StrCat("input ", bad_input, " is of the wrong kind"));
   }
   KILN_ASSIGN_OR_RETURN(call_, host_.Begin());
   call_.tuned = program_.tuned_.gemms.get();
@@ -90,53 +130,18 @@ absl::Status CallFrame::CheckInput(size_t index, Tensor tensor) {
   return absl::OkStatus();
 }
 
-absl::Status CallFrame::WrongInput(size_t input, absl::Span<const int64_t> sizes) const {
-  return absl::FailedPreconditionError(
-      absl::StrCat("input ", input, " has sizes [", absl::StrJoin(sizes, ", "), "], not those compiled for"));
-}
-
 absl::StatusOr<Tensor> CallFrame::CopyOf(Tensor tensor, v1::DType dtype, const Extent& extent) {
   program_.counts_->stride_copies.fetch_add(1, std::memory_order_relaxed);
   KILN_ASSIGN_OR_RETURN(Tensor copy, host_.Empty(dtype, extent.sizes, extent.strides));
   absl::Status status = Fence();
   if (status.ok()) {
-    status = IsExpanded(extent) ? CopyExpanded(copy, tensor, dtype, extent) : host_.Copy(copy, tensor);
+    status = IsExpanded(extent) ? CopyExpanded(host_, copy, tensor, dtype, extent) : host_.Copy(copy, tensor);
   }
   if (!status.ok()) {
     host_.Release(copy);
     return status;
   }
   return copy;
-}
-
-bool CallFrame::IsExpanded(const Extent& extent) {
-  for (size_t d = 0; d < extent.sizes.size(); ++d) {
-    if (extent.sizes[d] > 1 && extent.strides[d] == 0) return true;
-  }
-  return false;
-}
-
-// Elements that share memory are written once, from the first of them. By way of a dense tensor, since a
-// view of `from` would not show what it is the conjugate or the negative of.
-absl::Status CallFrame::CopyExpanded(Tensor to, Tensor from, v1::DType dtype, const Extent& extent) {
-  std::vector<int64_t> dense_strides(extent.sizes.size()), sizes(extent.sizes.begin(), extent.sizes.end());
-  int64_t stride = 1;
-  for (size_t d = sizes.size(); d-- > 0; stride *= extent.sizes[d]) {
-    dense_strides[d] = stride;
-    if (extent.strides[d] == 0) sizes[d] = std::min<int64_t>(sizes[d], 1);
-  }
-  std::array<Tensor, 3> made = {};  // dense, one of each element there, one of each element of `to`
-  absl::Status status = [&]() -> absl::Status {
-    KILN_ASSIGN_OR_RETURN(made[0], host_.Empty(dtype, extent.sizes, dense_strides));
-    KILN_RETURN_IF_ERROR(host_.Copy(made[0], from));
-    KILN_ASSIGN_OR_RETURN(made[1], host_.View(made[0], sizes, dense_strides, 0));
-    KILN_ASSIGN_OR_RETURN(made[2], host_.View(to, sizes, extent.strides, 0));
-    return host_.Copy(made[2], made[1]);
-  }();
-  for (Tensor tensor : made) {
-    if (tensor != nullptr) host_.Release(tensor);
-  }
-  return status;
 }
 
 // What the steps stored to copies of inputs belongs into the inputs. Not reached when a step fails.

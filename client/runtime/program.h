@@ -181,6 +181,10 @@ class Program {
     std::vector<LaunchStep> launches;
     std::vector<GroupStep> groups;
     std::vector<CallStep> calls;
+
+    absl::Span<const LaunchStep> Members(const GroupStep& group) const {
+      return absl::MakeConstSpan(launches).subspan(group.first, group.count);
+    }
   };
   // What was measured; shared with no one, nullptr where it is nothing.
   struct Tuned {
