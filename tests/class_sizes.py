@@ -19,13 +19,7 @@ FIELDS_MAX = 15
 LINES_MAX = 60  # of a function, from its first word to its last brace
 
 # Larger ones, with what they have: these may only shrink. "file: Class": (methods, fields); "file: function": (lines,).
-LARGER = {
-    "client/runtime/call_frame.h: CallFrame": (48, 17),       # what all steps of a call share
-    "client/runtime/program.h: Program": (11, 19),            # a field a table that calls read
-    "client/runtime/torch_shim.h: TorchShim": (1, 47),        # a field a function of torch
-    "client/tuner/gpu.cc: Gpu::Functions": (0, 19),           # a field a function of CUDA's driver
-    "server/observe/stats.h: Stats": (0, 20),                 # a field a count
-}
+LARGER: dict[str, tuple[int, ...]] = {}
 
 NOT_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|R\"(\w*)\(.*?\)\1\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'"
                       r"|^[ \t]*#(?:\\\n|[^\n])*", re.DOTALL | re.MULTILINE)
