@@ -23,7 +23,7 @@
 //  - A miss is NOT_FOUND. What the environment causes is never INTERNAL: disk full is
 //    RESOURCE_EXHAUSTED, a directory that may not be written PERMISSION_DENIED, a device error
 //    UNAVAILABLE, bytes that are damaged DATA_LOSS (the verifying store makes that a miss).
-//    A key or batch that breaks the limits below is INVALID_ARGUMENT. A manifest that names an object which
+//    A key or batch beyond cache/limits.h is INVALID_ARGUMENT. A manifest that names an object which
 //    is neither there nor in its batch may be ABORTED: made anew, the object goes along.
 //  - Messages carry no paths.
 #pragma once
@@ -56,10 +56,6 @@ inline constexpr size_t kEntryKinds = 7;
 
 // "manifest", "object", …; the names of the column families are these with an s.
 const char* EntryKindName(EntryKind kind);
-
-inline constexpr size_t kEntryKeyBytesMax = 512;
-inline constexpr size_t kEntryValueBytesMax = 256u << 20;
-inline constexpr size_t kBatchEntriesMax = 65'536;
 
 using EntryValue = std::shared_ptr<const std::string>;
 

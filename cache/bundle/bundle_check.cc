@@ -11,6 +11,7 @@
 #include "cache/bundle/bundle_file.h"
 #include "cache/checks/object_check.h"
 #include "cache/checks/references.h"
+#include "cache/limits.h"
 #include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"

@@ -7,7 +7,6 @@
 // INVALID_ARGUMENT for more records before one program than an import holds; CANCELLED.
 #pragma once
 
-#include <cstddef>
 #include <cstdio>
 #include <functional>
 
@@ -17,9 +16,6 @@
 #include "kiln/v1/bundle.pb.h"
 
 namespace kiln {
-
-// Of entries that are no objects, before a manifest.
-inline constexpr size_t kBundleRecordBytesMax = 64u << 20;
 
 absl::StatusOr<v1::BundleHeader> CheckBundle(FILE* file, const BundleCompiler& compiler,
                                              const Signatures& signatures, const std::function<bool()>& gone);

@@ -26,7 +26,6 @@
 namespace kiln {
 
 inline constexpr absl::string_view kBundleMagic = "kiln-bundle-1\n";
-inline constexpr size_t kBundleFrameBytesMax = kEntryValueBytesMax + (1u << 20);
 
 // A signature over a bundle, as the trailer has one for each namespace.
 SignedSubject BundleSubject(absl::string_view name_space, absl::string_view digest);

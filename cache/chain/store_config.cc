@@ -15,6 +15,7 @@
 #include "cache/engine/memory_store.h"
 #include "cache/engine/rocksdb_store.h"
 #include "cache/engine/unavailable_store.h"
+#include "cache/limits.h"
 #include "cache/tiers/coalescing_store.h"
 #include "cache/tiers/tiered_store.h"
 #include "compiler/support/monotonic_time.h"
@@ -23,8 +24,6 @@
 
 namespace kiln {
 namespace {
-
-constexpr uint64_t kBudgetBytesMin = 1u << 20;
 
 bool IsEnvironmentError(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsPermissionDenied(status) || absl::IsUnavailable(status);
@@ -126,9 +125,9 @@ absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnviron
   if (config.directory().empty()) return absl::InvalidArgumentError("store.directory is empty");
   uint64_t budget = config.budget_bytes() != 0 ? config.budget_bytes() : kStoreBudgetBytesDefault;
   uint64_t memory = config.memory_bytes() != 0 ? config.memory_bytes() : kStoreMemoryBytesDefault;
-  if (budget < kBudgetBytesMin) {
+  if (budget < kStoreBudgetBytesMin) {
     return absl::InvalidArgumentError(
-        absl::StrCat("store.budget_bytes is ", budget, ", at least ", kBudgetBytesMin));
+        absl::StrCat("store.budget_bytes is ", budget, ", at least ", kStoreBudgetBytesMin));
   }
   StoreEnvironment env = environment;
   if (!env.now_unix_seconds) {

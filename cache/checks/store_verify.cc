@@ -4,16 +4,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache/checks/references.h"
+#include "cache/limits.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
 
-constexpr size_t kDetailsMax = 100;
-
 void AddDetail(const EntryId& id, absl::string_view what, Store::VerifyResult* result) {
-  if (result->details.size() < kDetailsMax) {
+  if (result->details.size() < kVerifyDetailsMax) {
     result->details.push_back(absl::StrCat(EntryKindName(id.kind), " ", ToHex(id.key), ": ", what));
   }
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache/engine/rocksdb_status.h"
+#include "cache/limits.h"
 #include "compiler/support/status_macros.h"
 #include "rocksdb/cache.h"
 #include "rocksdb/convenience.h"
@@ -35,8 +36,6 @@ constexpr std::chrono::seconds kBetweenReopenings(1);
 constexpr size_t kIndexReadBytes = 1u << 20;
 constexpr size_t kIndexPage = 1'024;  // entries
 constexpr size_t kUsesWithABatch = 256;
-constexpr size_t kUsesUnwrittenMax = 512;   // then they are written,
-constexpr size_t kUsesWrittenMax = 16'384;  // so many at once,
 // Values from here on go to blob files; below, a blob's bookkeeping costs more than it saves.
 constexpr uint64_t kBlobBytesMin = 4096;
 

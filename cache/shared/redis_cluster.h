@@ -32,6 +32,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "cache/limits.h"
 #include "cache/shared/redis_address.h"
 #include "cache/shared/redis_engine.h"
 #include "cache/shared/redis_pool.h"
@@ -40,7 +41,6 @@
 namespace kiln {
 
 inline constexpr size_t kRedisSlots = 16'384;
-inline constexpr size_t kRedisNodesNamedMax = 16;
 
 // CRC16 of the key, or of what stands between its first braces.
 uint16_t RedisSlot(absl::string_view key);

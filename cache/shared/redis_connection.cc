@@ -9,14 +9,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cache/limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
 
 constexpr size_t kBufferBytes = 64u << 10;
-// Of one array: a server that announces more than it can send takes no memory for it.
-constexpr int kElementsMax = 1 << 16;
 
 // What makes replies of what is read: hiredis' own functions, but for the limit.
 redisReplyObjectFunctions* LimitedFunctions() {
@@ -29,7 +28,7 @@ redisReplyObjectFunctions* LimitedFunctions() {
   static redisReplyObjectFunctions limited = [] {
     redisReplyObjectFunctions functions = own;
     functions.createArray = [](const redisReadTask* task, int elements) -> void* {
-      return elements > kElementsMax ? nullptr : own.createArray(task, elements);
+      return elements > kRedisElementsMax ? nullptr : own.createArray(task, elements);
     };
     return functions;
   }();

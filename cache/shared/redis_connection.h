@@ -29,8 +29,6 @@ struct redisReply;
 
 namespace kiln {
 
-inline constexpr size_t kRedisReplyBytesMax = 256u << 20;
-
 struct RedisDeleter {
   void operator()(redisContext* context) const;
   void operator()(redisReader* reader) const;

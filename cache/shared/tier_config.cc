@@ -10,17 +10,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cache/limits.h"
 #include "cache/shared/redis_address.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
-
-constexpr int kAddressesMax = 64;
-constexpr uint32_t kLookupMsMax = 10'000;
-constexpr uint32_t kUnusedDaysMax = 3650;
-constexpr uint64_t kWriteBytesMin = 1u << 20;
-constexpr size_t kPasswordBytesMax = 4096;
 
 absl::Status Refuse(absl::string_view field, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("tier.", field, ": ", why));
@@ -33,7 +28,7 @@ absl::StatusOr<std::string> ReadPassword(absl::string_view field, const std::str
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return cannot(absl::StrCat("can't be opened: ", strerror(errno)));
   struct stat facts = {};
-  std::string text(kPasswordBytesMax, '\0');
+  std::string text(kTierPasswordBytesMax, '\0');
   const bool known = fstat(file, &facts) == 0;
   const ssize_t size = read(file, text.data(), text.size());
   close(file);
@@ -67,9 +62,9 @@ absl::Status CheckTierConfig(const v1::TierConfig& config) {
   if (config.cluster() && !config.sentinel_master().empty())
     return Refuse("sentinel_master", "a cluster has no sentinels; name its nodes, and not both");
   const bool several = config.cluster() || !config.sentinel_master().empty();
-  if (config.addresses_size() == 0 || config.addresses_size() > kAddressesMax)
+  if (config.addresses_size() == 0 || config.addresses_size() > kTierAddressesMax)
     return Refuse("addresses",
-                  absl::StrCat(config.addresses_size(), " are given; it takes 1 to ", kAddressesMax));
+                  absl::StrCat(config.addresses_size(), " are given; it takes 1 to ", kTierAddressesMax));
   if (config.addresses_size() > 1 && !several) {
     return Refuse("addresses",
                   absl::StrCat(config.addresses_size(),
@@ -86,14 +81,14 @@ absl::Status CheckTierConfig(const v1::TierConfig& config) {
   KILN_RETURN_IF_ERROR(CheckLogin("sentinel_", config.sentinel_user(), config.sentinel_password_file()));
   if (!config.sentinel_password_file().empty() && config.sentinel_master().empty())
     return Refuse("sentinel_password_file", "there are no sentinels: set sentinel_master");
-  if (config.lookup_ms_max() > kLookupMsMax)
-    return Refuse("lookup_ms_max", absl::StrCat(config.lookup_ms_max(), " is more than ", kLookupMsMax));
-  if (config.unused_days_max() > kUnusedDaysMax)
+  if (config.lookup_ms_max() > kTierLookupMsMax)
+    return Refuse("lookup_ms_max", absl::StrCat(config.lookup_ms_max(), " is more than ", kTierLookupMsMax));
+  if (config.unused_days_max() > kTierUnusedDaysMax)
     return Refuse("unused_days_max",
-                  absl::StrCat(config.unused_days_max(), " is more than ", kUnusedDaysMax));
-  if (config.write_bytes_max() < kWriteBytesMin)
+                  absl::StrCat(config.unused_days_max(), " is more than ", kTierUnusedDaysMax));
+  if (config.write_bytes_max() < kTierWriteBytesMin)
     return Refuse("write_bytes_max",
-                  absl::StrCat(config.write_bytes_max(), " is less than ", kWriteBytesMin));
+                  absl::StrCat(config.write_bytes_max(), " is less than ", kTierWriteBytesMin));
   return absl::OkStatus();
 }
 

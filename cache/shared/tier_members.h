@@ -7,7 +7,6 @@
 // of the status.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <thread>
@@ -27,7 +26,6 @@
 
 namespace kiln {
 
-inline constexpr size_t kTierDaemonsMax = 256;
 inline constexpr absl::Duration kTierLookLimit = absl::Seconds(1);
 inline constexpr absl::Duration kTierRecordLife = absl::Seconds(90);
 

@@ -8,7 +8,6 @@
 // Threads: thread-safe; `EachLatest` blocks, for kTierRecordsTime at most.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -23,7 +22,6 @@
 
 namespace kiln {
 
-inline constexpr size_t kTierRecordsMax = 4096;
 inline constexpr absl::Duration kTierRecordsTime = absl::Seconds(10);
 
 class TierRecords {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cache/limits.h"
 #include "cache/shared/tier_value.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/status_macros.h"
@@ -26,7 +27,6 @@ if there ~= ARGV[1] then return there end
 redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])
 if redis.call('GET', KEYS[2]) == ARGV[4] then redis.call('DEL', KEYS[2]) end
 return false)";
-constexpr int kBarTriesMax = 16;
 constexpr size_t kRepliesOfEach = 4;
 
 EntryId RecordId(const std::string& key) { return {EntryKind::kTuning, key}; }
@@ -135,7 +135,7 @@ absl::Status TierTuning::Bar(const std::string& ns, const Record& record, Monoto
     return replies[0]->type == REDIS_REPLY_NIL;
   };
   KILN_RETURN_IF_ERROR(ask({"GET", name}).status());
-  for (int tries = 0; tries < kBarTriesMax; ++tries) {
+  for (int tries = 0; tries < kTierBarTriesMax; ++tries) {
     std::string barred = Barred(ns, record.key, seen);
     if (!IsBarred(barred, *record.value)) barred += Sha256(*record.value);
     if (barred.size() > kTierBarredMax * kDigestBytes) barred.erase(0, kDigestBytes);

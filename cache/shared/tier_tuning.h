@@ -8,7 +8,6 @@
 // RedisError's. Limits: kTierBarredMax barred records a key, the latest.
 #pragma once
 
-#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
@@ -24,8 +23,6 @@
 #include "compiler/support/monotonic_time.h"
 
 namespace kiln {
-
-inline constexpr size_t kTierBarredMax = 16;
 
 class TierTuning {
  public:

@@ -20,7 +20,6 @@
 // kTierWorkLife after it was put.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -38,9 +37,6 @@
 
 namespace kiln {
 
-inline constexpr size_t kTierWorkItemsMax = 1024;
-inline constexpr size_t kTierWorkItemBytesMax = 256u << 10;
-inline constexpr uint64_t kTierWorkTriesMax = 3;  // by daemons that died over it
 inline constexpr absl::Duration kTierWorkIdle = absl::Seconds(10);
 inline constexpr absl::Duration kTierWorkLife = absl::Hours(24);  // of items, and of what was asked for
 inline constexpr absl::Duration kTierTriedLife =

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cache/limits.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/monotonic_time.h"
 #include "compiler/support/start_thread.h"

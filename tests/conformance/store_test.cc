@@ -15,6 +15,7 @@
 #include "cache/engine/failing_store.h"
 #include "cache/engine/memory_store.h"
 #include "cache/engine/rocksdb_store.h"
+#include "cache/limits.h"
 #include "cache/tiers/coalescing_store.h"
 #include "cache/tiers/tiered_store.h"
 #include "gtest/gtest.h"

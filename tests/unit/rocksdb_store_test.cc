@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "cache/chain/store_config.h"
+#include "cache/limits.h"
 #include "gtest/gtest.h"
 #include "rocksdb/file_system.h"
 #include "rocksdb/write_batch.h"
