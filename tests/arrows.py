@@ -58,13 +58,14 @@ server/main.cc: cache/chain cache/shared compiler/support compiler/worker server
   server/flight server/listen
   server/observe server/pool server/rpc server/schedule server/tune server/upstream
 
+client:
 client/include/kiln:
-client/src: client/include/kiln compiler/channel compiler/graph compiler/support
-client/runtime: compiler/graph compiler/image compiler/ir compiler/library compiler/support
-client/tuner: client/runtime compiler/graph compiler/image compiler/ir compiler/support
+client/src: client client/include/kiln compiler/channel compiler/graph compiler/support
+client/runtime: client compiler/graph compiler/image compiler/ir compiler/library compiler/support
+client/tuner: client client/runtime compiler/graph compiler/image compiler/ir compiler/support
 client/tuner/tuner_main.cc: client/runtime client/tuner compiler/support compiler/worker
 client/python: client/include/kiln client/runtime compiler/graph compiler/support compiler/target
-client/admin: client/include/kiln client/src compiler/channel compiler/graph compiler/support compiler/worker
+client/admin: client client/include/kiln client/src compiler/channel compiler/graph compiler/support compiler/worker
 """
 
 ROOTS = ("cache", "client", "compiler", "server")

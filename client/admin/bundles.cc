@@ -18,12 +18,11 @@
 #include "client/admin/json.h"
 #include "client/admin/stall_watch.h"
 #include "client/admin/text.h"
+#include "client/limits.h"
 #include "compiler/support/limits.h"
 
 namespace kiln {
 namespace {
-
-constexpr double kBytesPerSecondMin = 4 << 20;  // of checking and putting, while nothing is heard
 
 struct CloseFile {
   void operator()(FILE* file) const { fclose(file); }
@@ -210,7 +209,7 @@ int RunImport(const AdminContext& context, const std::string& path, const std::s
     }
   }
   writer->WritesDone();
-  watch.Heard(static_cast<double>(total) / kBytesPerSecondMin);
+  watch.Heard(static_cast<double>(total) / kImportBytesPerSecondMin);
   const grpc::Status status = writer->Finish();
   if (watch.stalled()) return Silent(context);
   if (const int code = ExitCodeOf(context, status); code != kExitOk) return code;

@@ -10,13 +10,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/admin/text.h"
+#include "client/limits.h"
 #include "compiler/worker/sandbox_layer.h"
 #include "kiln/client.h"
 
 namespace kiln {
 namespace {
-
-constexpr size_t kDaemonsNamedMax = 4;
 
 void Add(const std::string& name, bool good, const std::string& detail, Checks* checks) {
   checks->push_back({name, good ? "ok" : "FAILED", Printable(detail)});
@@ -28,8 +27,8 @@ std::string KeyName(const std::string& id) { return absl::StrCat("key ", id.subs
 std::string Named(const std::vector<const v1::TierDaemon*>& daemons) {
   std::vector<std::string> names;
   for (const v1::TierDaemon* daemon : daemons) {
-    if (names.size() == kDaemonsNamedMax) {
-      names.push_back(absl::StrCat("and ", daemons.size() - kDaemonsNamedMax, " more"));
+    if (names.size() == kDoctorDaemonsNamedMax) {
+      names.push_back(absl::StrCat("and ", daemons.size() - kDoctorDaemonsNamedMax, " more"));
       break;
     }
     const std::string& host = daemon->record().host();

@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "client/limits.h"
+
 namespace kiln::runtime {
 namespace {
 
@@ -97,7 +99,7 @@ std::shared_ptr<const Arena> ArenaPlan::For(const ExprFrame& frame) const {
   absl::MutexLock lock(&mutex_);
   ++placements_;
   if (std::shared_ptr<const Arena> found = Find(key)) return found;
-  if (kept_.size() == kPlacementsMax) kept_.pop_back();
+  if (kept_.size() == kArenaPlacementsMax) kept_.pop_back();
   kept_.insert(kept_.begin(), {std::move(key), placed});
   return placed;
 }

@@ -5,7 +5,7 @@
 // that a call of sizes seen before only looks one up.
 //
 // Threads: immutable after Finish but for the kept placements, which are locked; any number may call `For`.
-// Limits: kPlacementsMax placements, each 8 bytes a storage.
+// Limits: kArenaPlacementsMax placements, each 8 bytes a storage.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,6 @@ namespace kiln::runtime {
 
 class ArenaPlan {
  public:
-  static constexpr size_t kPlacementsMax = 16;
-
   // A layout whose sizes a call knows when it begins.
   struct Layout {
     int64_t element = 0;  // bytes

@@ -4,6 +4,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/limits.h"
 #include "client/runtime/call_frame.h"
 
 namespace kiln::runtime {
@@ -75,7 +76,7 @@ absl::StatusOr<bool> CallFrame::CallFixed(const Program::CallStep& call, Program
 
 // The same, of sizes of this call.
 absl::StatusOr<bool> CallFrame::CallMeasured(const Program::CallStep& call, Program::CallState& state) {
-  std::array<Extent, Program::kMemoryOperandsMax> extents;
+  std::array<Extent, kMemoryCallOperandsMax> extents;
   size_t used = 0;
   for (const Program::Operand& operand : call.operands) {
     KILN_ASSIGN_OR_RETURN(state.values[operand.argument].memory, MemoryOf(operand.buffer, extents[used++]));
@@ -93,7 +94,7 @@ absl::StatusOr<bool> CallFrame::CallMeasured(const Program::CallStep& call, Prog
 
 // With all of the state set.
 absl::StatusOr<bool> CallFrame::CallInMemory(const Program::CallStep& call, Program::CallState& state) {
-  std::array<Tensor, Program::kMemoryResultsMax> made = {};
+  std::array<Tensor, kMemoryCallResultsMax> made = {};
   const size_t count = state.declared.size();
   const MemoryResults results = {call.into, state.declared, absl::MakeSpan(made).first(count)};
   if (!state.in_memory->Run({call.names, state.values}, results, call_)) return false;

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "client/limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::runtime {
@@ -37,7 +38,7 @@ absl::Status CaptureDependencies::Begin(absl::Span<const MemoryRange> ranges) {
   if (serial_) return absl::OkStatus();
   int64_t bytes = 0;
   for (const MemoryRange& range : ranges) bytes += range.bytes;
-  if (bytes >= kAloneBytes || steps_.size() >= kStepsMax) return Fence();
+  if (bytes >= kAloneBytes || steps_.size() >= kCaptureStepsMax) return Fence();
   steps_.emplace_back();
   std::set<uint32_t> waits;
   for (const MemoryRange& range : ranges) Collect(range, waits);

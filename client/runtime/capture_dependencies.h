@@ -18,7 +18,6 @@
 // row.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -50,7 +49,6 @@ struct MemoryRange {
 class CaptureDependencies {
  public:
   static constexpr int64_t kAloneBytes = int64_t{32} << 20;
-  static constexpr size_t kStepsMax = 2048;  // between two fences
 
   explicit CaptureDependencies(Capture& capture);
   ~CaptureDependencies();

@@ -6,14 +6,13 @@
 #include <cstring>
 #include <utility>
 
+#include "client/limits.h"
 #include "client/runtime/native_gemm.h"
 #include "client/runtime/tuned_gemms.h"
 
 namespace kiln::runtime {
 namespace {
 
-constexpr size_t kWorkspaceMax = size_t{32} << 20;
-constexpr size_t kPlansMax = 4096;  // sizes that change with every call would add plans without end
 constexpr int64_t kAlignmentMax = 256;
 constexpr int64_t kTunedAlignment = 16;  // what measured algorithms may count on
 
@@ -183,7 +182,7 @@ std::shared_ptr<Gemms::Plan> Gemms::PlanOf(const Problem& problem, const Gemm& g
   }
   absl::MutexLock lock(&mutex_);
   if (const auto found = plans_.find(problem.key); found != plans_.end()) return found->second;
-  if (plans_.size() >= kPlansMax) plans_.clear();
+  if (plans_.size() >= kLibraryPlansMax) plans_.clear();
   const CublasLt::Handle handle = HandleOf(device);
   if (handle == nullptr) return nullptr;
   std::shared_ptr<Plan> plan = Prepare(problem, gemm, handle);
@@ -240,7 +239,7 @@ std::shared_ptr<Gemms::Plan> Gemms::Prepare(const Problem& problem, const Gemm& 
 
 // What the heuristic is asked for.
 struct Gemms::Preference {
-  size_t workspace = kWorkspaceMax;
+  size_t workspace = kGemmWorkspaceBytesMax;
   uint32_t reductions = CublasLt::kReduceAnyhow;
   int64_t alignment_max = kAlignmentMax;  // of the operands, that algorithms may count on
   int wanted = 1;
@@ -293,7 +292,7 @@ bool Gemms::Check(const Plan& plan, CublasLt::Heuristic* algorithm) const {
   CublasLt::Heuristic checked = {};
   if (library_.check(plan.handle, plan.operation.get(), plan.first.get(), plan.second.get(), plan.c.get(),
                      plan.d.get(), &algorithm->algorithm, &checked) != 0 ||
-      checked.workspace > kWorkspaceMax) {
+      checked.workspace > kGemmWorkspaceBytesMax) {
     return false;
   }
   algorithm->workspace = checked.workspace;

@@ -14,8 +14,6 @@
 
 namespace kiln::runtime {
 
-inline constexpr int32_t kCudaDevicesMax = 64;
-
 // cuda.h's functions, in the versions that its names stand for.
 struct CudaDriver {
   using Result = int;  // CUresult; 0 is success

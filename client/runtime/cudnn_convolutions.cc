@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/limits.h"
 #include "client/runtime/tuned_convolutions.h"
 #include "compiler/support/monotonic_time.h"
 #include "compiler/support/proto_util.h"
@@ -14,10 +15,8 @@ namespace {
 
 using Dims = std::array<int64_t, 4>;
 
-constexpr size_t kPlansMax = 4096;  // sizes that change with every call would add plans without end
 constexpr int64_t kAlignmentMax = 16;
 constexpr int64_t kElementsMax = int64_t{1} << 31;
-constexpr size_t kKnobsMax = 64;  // of one engine
 constexpr std::chrono::milliseconds kOfferTime(500);
 constexpr std::array<int64_t, 3> kIds = {'w', 'x', 'y'};  // in the order of an operation's attributes
 
@@ -361,11 +360,11 @@ class Convolutions::Builder {
       return false;
     }
     description->set_engine(index);
-    const std::vector<Descriptor> knobs = Empty(Cudnn::kKnob, kKnobsMax);
+    const std::vector<Descriptor> knobs = Empty(Cudnn::kKnob, kCudnnKnobsMax);
     std::vector<Cudnn::Descriptor> handles = HandlesOf(knobs);
-    if (library_.get(configuration.get(), Cudnn::kConfigurationKnobs, Cudnn::kTypeDescriptor, kKnobsMax,
+    if (library_.get(configuration.get(), Cudnn::kConfigurationKnobs, Cudnn::kTypeDescriptor, kCudnnKnobsMax,
                      &count, static_cast<void*>(handles.data())) != 0 ||
-        count > static_cast<int64_t>(kKnobsMax)) {
+        count > static_cast<int64_t>(kCudnnKnobsMax)) {
       return false;
     }
     for (int64_t i = 0; i < count; ++i) {
@@ -466,7 +465,7 @@ std::shared_ptr<Convolutions::Plan> Convolutions::PlanOf(const Key& key, const C
   }
   absl::MutexLock lock(&mutex_);
   if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
-  if (plans_.size() >= kPlansMax) plans_.clear();
+  if (plans_.size() >= kLibraryPlansMax) plans_.clear();
   std::shared_ptr<Device> owner = DeviceOf(device);
   if (owner->handle == nullptr) return nullptr;
   std::shared_ptr<Plan> plan = Builder(library_, convolution, std::move(owner)).Build();

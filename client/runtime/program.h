@@ -130,8 +130,6 @@ class Program {
     uint32_t count = 0;
     int64_t fixed_bytes = -1;  // of all members
   };
-  static constexpr size_t kMemoryOperandsMax = 8;  // of a call without handles, its results included
-  static constexpr size_t kMemoryResultsMax = 3;
   struct CallArgument {
     std::vector<int64_t> buffers;  // of tensors; -1 is None
     std::vector<Dim> dims;         // of symbolic integers

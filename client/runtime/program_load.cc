@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/limits.h"
 #include "client/runtime/arena_plan.h"
 #include "client/runtime/program.h"
 #include "client/runtime/span.h"
@@ -416,7 +417,7 @@ class ProgramLoader {
       }
     }
     call.in_memory = call.binds.empty() && !call.results.empty() &&
-                     call.results.size() <= Program::kMemoryResultsMax && OperandsAreTensors(call) &&
+                     call.results.size() <= kMemoryCallResultsMax && OperandsAreTensors(call) &&
                      to_.host_->NewMemoryCall(call.target, false) != nullptr;
     if (call.in_memory) Operands(call);
     to_.steps_.calls.push_back(std::move(call));
@@ -445,7 +446,7 @@ class ProgramLoader {
       if (!tensor && !call.arguments[i].buffers.empty()) return false;
       tensors += tensor;
     }
-    return tensors + call.results.size() <= Program::kMemoryOperandsMax;
+    return tensors + call.results.size() <= kMemoryCallOperandsMax;
   }
 
   absl::Status Argument(const v1::Argument& from, Program::CallArgument& to, CallValue& value) {

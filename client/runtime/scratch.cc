@@ -2,13 +2,9 @@
 
 #include <algorithm>
 
+#include "client/limits.h"
+
 namespace kiln::runtime {
-namespace {
-
-constexpr size_t kKeptMax = size_t{1} << 20;
-constexpr size_t kKeptMin = size_t{64} << 10;
-
-}  // namespace
 
 Scratch::~Scratch() {
   if (own_ != nullptr) host_.Release(own_);
@@ -26,7 +22,7 @@ void* Scratch::DataOf(Tensor tensor) {
 }
 
 void* Scratch::Of(size_t bytes) {
-  void* const data = bytes > kKeptMax ? OfItsOwn(bytes) : OfKept(bytes);
+  void* const data = bytes > kScratchKeptBytesMax ? OfItsOwn(bytes) : OfKept(bytes);
   if (data == nullptr || context_.order == nullptr) return data;
   return context_.order->Touch({data, static_cast<int64_t>(bytes), true}).ok() ? data : nullptr;
 }
@@ -41,7 +37,8 @@ void* Scratch::OfKept(size_t bytes) {
   const size_t turn = context_.order == nullptr ? 0 : context_.scratch_turn++ % context_.scratch.size();
   CallContext::Kept& kept = context_.scratch[turn];
   if (bytes > kept.bytes) {
-    const size_t wanted = std::min(std::max({bytes, 2 * kept.bytes, kKeptMin}), kKeptMax);
+    const size_t wanted =
+        std::min(std::max({bytes, 2 * kept.bytes, kScratchKeptBytesMin}), kScratchKeptBytesMax);
     if (kept.tensor != nullptr) host_.Release(kept.tensor);
     kept.tensor = Make(wanted);
     kept.bytes = kept.tensor == nullptr ? 0 : wanted;

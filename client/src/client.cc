@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "client/limits.h"
 #include "client/src/daemon.h"
 #include "client/src/daemon_keys.h"
 #include "client/src/forked_client.h"
@@ -46,8 +47,6 @@ namespace {
 constexpr size_t kObjectCacheBytes = 256u << 20;
 constexpr int kFullAttempts = 4;  // of a daemon that does not say when to come again
 constexpr auto kStorePatience = std::chrono::milliseconds(200);  // who has his program waits for its sync
-// Connections that a compile may lose: a network that is away for some seconds is waited for.
-constexpr int kLossesMax = 4;
 
 absl::Status FromGrpc(const grpc::Status& status, absl::string_view what) {
   if (status.ok()) return absl::OkStatus();
@@ -424,7 +423,7 @@ class GrpcClient : public Client {
     // queue: as often as there is time, when the daemon says, or a few times with growing pauses where it
     // does not.
     absl::Duration pause = absl::Milliseconds(50);
-    const int losses_max = compile && IsAnotherHost() ? kLossesMax : 1;
+    const int losses_max = compile && IsAnotherHost() ? kConnectionLossesMax : 1;
     int losses = 0;
     std::string lost;
     std::vector<std::string> refused;

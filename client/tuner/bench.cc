@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <vector>
 
+#include "client/limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::tuner {
 namespace {
 
-constexpr uint32_t kRoundsMax = 100;
 constexpr uint32_t kFirstRounds = 3;
 constexpr double kClearlySlower = 1.2;  // of the default's time, in the first rounds
 constexpr int kWarmUps = 2;
@@ -22,7 +22,7 @@ double Median(std::vector<double> values) {
 }  // namespace
 
 absl::StatusOr<v1::Measured> Bench::Measure(const v1::MeasureCandidate& request) {
-  if (request.rounds() < 1 || request.rounds() > kRoundsMax)
+  if (request.rounds() < 1 || request.rounds() > kBenchRoundsMax)
     return absl::InvalidArgumentError("rounds out of range");
   KILN_RETURN_IF_ERROR(Choose(request.candidate()));
   absl::StatusOr<v1::Measured> measured = Judge(request.rounds());

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "client/limits.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 
@@ -14,7 +15,6 @@ using runtime::Convolution;
 using runtime::Convolutions;
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;  // of a candidate, where the default needs no more
-constexpr size_t kOffersMax = 16;
 constexpr int64_t kSamplesMax = 64, kSamplesMin = 8;
 constexpr int64_t kSampledTerms = 500'000;
 
@@ -171,7 +171,7 @@ double ConvolutionBench::Sum(const Dims& at, double* magnitude) const {
 }
 
 absl::StatusOr<v1::Candidates> ConvolutionBench::Find() {
-  offers_ = convolutions_.Offers(convolution_, call_, kOffersMax, kWorkspaceBytes);
+  offers_ = convolutions_.Offers(convolution_, call_, kConvolutionOffersMax, kWorkspaceBytes);
   if (offers_.empty()) return absl::UnimplementedError("unsupported: cuDNN does not do this convolution");
   size_t most = 0;
   for (const Convolutions::Offer& offer : offers_) most = std::max(most, offer.workspace);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "client/limits.h"
 #include "client/runtime/tuned_gemms.h"
 #include "compiler/support/status_macros.h"
 
@@ -14,7 +15,6 @@ using runtime::CublasLt;
 using runtime::Matrix;
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
-constexpr int kAlgorithmsMax = 24;
 constexpr int kSamples = 64;
 
 size_t SpanOf(const Matrix& matrix, int64_t batch) {
@@ -24,12 +24,11 @@ size_t SpanOf(const Matrix& matrix, int64_t batch) {
 }
 
 bool Sensible(const Matrix& matrix, int64_t batch) {
-  constexpr int64_t kMax = int64_t{1} << 34;  // keeps the span's sum within 64 bits
   for (const int64_t size : {matrix.rows, matrix.columns, batch}) {
-    if (size < 1 || size > kMax) return false;
+    if (size < 1 || size > kBenchGemmSizeMax) return false;
   }
   for (const int64_t stride : {matrix.row_stride, matrix.column_stride, matrix.batch_stride}) {
-    if (stride < 0 || stride > kMax) return false;
+    if (stride < 0 || stride > kBenchGemmSizeMax) return false;
   }
   const double last = static_cast<double>(matrix.rows) * static_cast<double>(matrix.row_stride) +
                       static_cast<double>(matrix.columns) * static_cast<double>(matrix.column_stride) +
@@ -116,7 +115,7 @@ double GemmBench::Sum(const Dims& at, double* magnitude) const {
 }
 
 absl::StatusOr<v1::Candidates> GemmBench::Find() {
-  const std::vector<CublasLt::Heuristic> found = gemms_.Algorithms(gemm_, call_, kAlgorithmsMax);
+  const std::vector<CublasLt::Heuristic> found = gemms_.Algorithms(gemm_, call_, kGemmAlgorithmsMax);
   if (found.empty()) return absl::UnimplementedError("unsupported: cuBLASLt does not do this gemm");
   default_.algorithm = found.front();
   v1::Candidates list;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/limits.h"
 #include "client/runtime/cuda_driver.h"
 #include "client/runtime/library_functions.h"
 #include "compiler/support/status_macros.h"
@@ -16,7 +17,6 @@ namespace {
 constexpr size_t kRedZone = size_t{64} << 10;
 constexpr uint8_t kRedByte = 0xA5;
 constexpr size_t kFlushBytesMin = size_t{64} << 20;
-constexpr size_t kMarksMax = 1024;
 constexpr int kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY
 
 enum Attribute : int { kMultiprocessors = 16, kL2Bytes = 38, kMajor = 75, kMinor = 76 };
@@ -156,7 +156,7 @@ absl::Status Gpu::FlushL2() {
 }
 
 absl::Status Gpu::Mark(size_t mark) {
-  if (mark >= kMarksMax) return absl::InternalError("too many marks");
+  if (mark >= kBenchMarksMax) return absl::InternalError("too many marks");
   while (events_.size() <= mark) {
     void* event = nullptr;
     KILN_RETURN_IF_ERROR(Check(functions_->events.make(&event, 0), "make an event"));

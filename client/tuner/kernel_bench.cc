@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/limits.h"
 #include "client/runtime/cuda_kernel.h"
 #include "compiler/image/gpu_image.h"
 #include "compiler/support/proto_util.h"
@@ -11,9 +12,6 @@
 
 namespace kiln::tuner {
 namespace {
-
-constexpr int64_t kElementsMax = int64_t{1} << 33;
-constexpr size_t kOperandsMax = 256;
 
 // Of two right results, beside their size: sums in another order, and what rounding makes of them.
 double Tolerance(v1::DType dtype) {
@@ -38,13 +36,13 @@ absl::StatusOr<std::unique_ptr<Bench>> KernelBench::Create(const v1::KernelTunab
   if (images.empty() || images.size() != tunable.schedules_size())
     return absl::InvalidArgumentError("not an image a schedule");
   if (tunable.units() < 1 || tunable.operands().empty() ||
-      static_cast<size_t>(tunable.operands_size()) > kOperandsMax) {
+      static_cast<size_t>(tunable.operands_size()) > kBenchOperandsMax) {
     return absl::InvalidArgumentError("a kernel of no sensible size");
   }
   std::unique_ptr<KernelBench> bench(new KernelBench(tunable, gpu));
   uint64_t seed = 0;
   for (const v1::KernelOperand& operand : tunable.operands()) {
-    if (operand.elements() < 1 || operand.elements() > kElementsMax)
+    if (operand.elements() < 1 || operand.elements() > kBenchElementsMax)
       return absl::InvalidArgumentError("an operand of no sensible size");
     KILN_ASSIGN_OR_RETURN(
         Operand made, Operand::Create(gpu, operand.dtype(), static_cast<size_t>(operand.elements()), ++seed));

@@ -8,6 +8,7 @@
 
 #include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
+#include "client/limits.h"
 #include "compiler/graph/dtypes.h"
 #include "compiler/ir/scalar_ops.h"
 #include "compiler/support/status_macros.h"
@@ -15,7 +16,6 @@
 namespace kiln::tuner {
 namespace {
 
-constexpr size_t kBytesMax = size_t{8} << 30;
 constexpr size_t kPiece = size_t{64} << 10, kPieces = 256;  // of what is read
 constexpr size_t kBlock = 4096;                             // elements that are compared at once
 constexpr size_t kPeriod = 250'007;                         // elements after which the values repeat: prime
@@ -109,7 +109,8 @@ Operand::Operand(GpuBuffer buffer, v1::DType dtype, size_t elements, uint64_t se
 
 absl::StatusOr<Operand> Operand::Create(Gpu& gpu, v1::DType dtype, size_t elements, uint64_t seed) {
   const size_t width = BytesOf(dtype), bytes = elements * width;
-  if (bytes > kBytesMax) return absl::ResourceExhaustedError("an operand is too large to be measured");
+  if (bytes > kBenchOperandBytesMax)
+    return absl::ResourceExhaustedError("an operand is too large to be measured");
   KILN_ASSIGN_OR_RETURN(GpuBuffer buffer, gpu.Allocate(bytes));
   Operand operand(std::move(buffer), dtype, elements, seed);
   KILN_RETURN_IF_ERROR(operand.Fill());

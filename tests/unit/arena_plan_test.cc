@@ -4,6 +4,7 @@
 #include <random>
 #include <thread>
 
+#include "client/limits.h"
 #include "gtest/gtest.h"
 
 namespace kiln::runtime {
@@ -90,9 +91,9 @@ TEST_F(ArenaPlanTest, HasNoPlacesForWhatIsNoSize) {
 
 TEST_F(ArenaPlanTest, ForgetsWhatWasUsedLongestAgo) {
   const auto first = For(1);
-  for (size_t n = 2; n <= ArenaPlan::kPlacementsMax; ++n) For(n);
-  EXPECT_EQ(For(1), first);            // all are kept
-  For(ArenaPlan::kPlacementsMax + 1);  // in the place of 2
+  for (size_t n = 2; n <= kArenaPlacementsMax; ++n) For(n);
+  EXPECT_EQ(For(1), first);      // all are kept
+  For(kArenaPlacementsMax + 1);  // in the place of 2
   const uint64_t before = plan_.placements();
   EXPECT_EQ(For(1), first);
   EXPECT_EQ(plan_.placements(), before);
@@ -106,7 +107,7 @@ TEST_F(ArenaPlanTest, ServesThreadsOfDifferentSizes) {
     threads.emplace_back([&, t] {
       std::mt19937 random(t);
       for (int call = 0; call < 2000; ++call) {
-        const int64_t n = 1 + random() % (2 * ArenaPlan::kPlacementsMax);
+        const int64_t n = 1 + random() % (2 * kArenaPlacementsMax);
         const auto arena = For(n);
         ASSERT_NE(arena, nullptr);
         EXPECT_GE(arena->bytes, 12 * n + 100);
