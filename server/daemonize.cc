@@ -18,11 +18,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/support/limits.h"
+#include "server/limits.h"
 
 namespace kiln {
 namespace {
 
-constexpr off_t kLogBytesMax = 16 << 20;
 constexpr rlim_t kOpenFilesWanted = 4096;  // the store's, and one a connection
 
 // A caller that forgot to close a descriptor passed it on; ours are all close-on-exec.
@@ -80,7 +80,7 @@ void UseAllCores() {
 
 absl::Status RedirectOutput(const std::string& path) {
   struct stat facts;
-  if (stat(path.c_str(), &facts) == 0 && facts.st_size > kLogBytesMax) {
+  if (stat(path.c_str(), &facts) == 0 && facts.st_size > kDaemonLogBytesMax) {
     rename(path.c_str(), absl::StrCat(path, ".old").c_str());
   }
   const int log = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);

@@ -40,19 +40,19 @@ cache/bundle: cache cache/checks compiler/graph compiler/support
 cache/shared: cache compiler/support
 cache/chain: cache cache/budget cache/checks cache/engine cache/tiers compiler/support
 
-server/upstream: compiler/channel compiler/support
-server/config: cache/shared compiler/support compiler/worker server/upstream
-server/observe:
+server/upstream: compiler/channel compiler/support server
+server/config: cache cache/shared compiler/support compiler/worker server server/upstream
+server/observe: server
 server/auth: compiler/support
-server/listen: compiler/support server/auth server/config
-server/schedule: compiler/support
-server/pool: compiler/support compiler/worker server/observe
-server/tune: cache cache/shared compiler/graph compiler/support server/observe server/pool
+server/listen: compiler/support server server/auth server/config
+server/schedule: compiler/support server
+server/pool: compiler/support compiler/worker server server/observe
+server/tune: cache cache/shared compiler/graph compiler/support server server/observe server/pool
 server/build: cache compiler/graph compiler/library compiler/support compiler/target server/tune
-server/flight: cache cache/shared compiler/channel compiler/graph compiler/support server/build server/observe
+server/flight: cache cache/shared compiler/channel compiler/graph compiler/support server server/build server/observe
   server/pool server/schedule server/tune server/upstream
-server/rpc: cache cache/bundle cache/shared compiler/graph compiler/ir compiler/support compiler/worker server/auth
-  server/build server/flight server/observe server/schedule server/tune server/upstream
+server/rpc: cache cache/bundle cache/shared compiler/graph compiler/ir compiler/support compiler/worker server
+  server/auth server/build server/flight server/observe server/schedule server/tune server/upstream
 server: compiler/support
 server/main.cc: cache/chain cache/shared compiler/support compiler/worker server server/auth server/config
   server/flight server/listen

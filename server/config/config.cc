@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "cache/limits.h"
 #include "cache/shared/tier_config.h"
 #include "compiler/support/host_memory.h"
 #include "compiler/support/limits.h"
@@ -23,26 +24,15 @@
 #include "compiler/worker/namespaces.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
+#include "server/limits.h"
 #include "server/upstream/upstream_config.h"
 
 namespace kiln {
 namespace {
 
-constexpr uint64_t kHeaderBytesMax = 8u << 20;  // in memory
-constexpr uint32_t kWorkersMax = 1024;
-constexpr uint32_t kGpusMax = 64;
-constexpr uint64_t kWorkerBytesMin = 256u << 20;
-constexpr uint64_t kStoreBytesMin = 1u << 20;
-constexpr uint32_t kSecondsMax = 30 * 24 * 3600;
-constexpr size_t kTenantNameMax = 64;
 constexpr char kTenantNameRule[] = "1 to 64 letters, digits, \"_\", \"-\", \".\"";
-constexpr int kReadsMax = 8;
-constexpr size_t kIdentityBytesMax = 2048;
 constexpr uint32_t kNobody = 65534;
 constexpr uint64_t kListenBytesDefault = 512u << 20;
-constexpr uint64_t kListenBytesMin = 32u << 20;  // a server: some messages at their largest
-constexpr uint32_t kConnectionsMax = 1u << 20;
-constexpr uint32_t kStreamsMax = 1u << 20;
 
 class FirstError : public google::protobuf::io::ErrorCollector {
  public:
@@ -79,7 +69,7 @@ absl::StatusOr<absl::string_view> HostOf(absl::string_view field, absl::string_v
 
 bool IsTenantName(const std::string& name) {
   const auto valid = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.'; };
-  return !name.empty() && name.size() <= kTenantNameMax && absl::c_all_of(name, valid);
+  return !name.empty() && name.size() <= kTenantNameBytesMax && absl::c_all_of(name, valid);
 }
 
 absl::Status CheckRoles(const v1::TenantConfig& tenant, const absl::flat_hash_set<std::string>& names) {
@@ -107,7 +97,7 @@ absl::Status CheckReads(const v1::TenantConfig& tenant, const absl::flat_hash_se
   const auto refuse = [&](absl::string_view why) {
     return Refuse("listen.tenants.reads", absl::StrCat(tenant.name(), ": ", why));
   };
-  if (tenant.reads_size() > kReadsMax) return refuse(absl::StrCat("more than ", kReadsMax));
+  if (tenant.reads_size() > kTenantReadsMax) return refuse(absl::StrCat("more than ", kTenantReadsMax));
   absl::flat_hash_set<std::string> seen;
   for (const std::string& name : tenant.reads()) {
     if (!IsTenantName(name))
@@ -356,7 +346,7 @@ absl::Status CheckConfig(const v1::Config& config) {
   if (store.directory().empty()) return Refuse("store.directory", "is not given (--store)");
   if (store.directory()[0] != '/') return Refuse("store.directory", "is no absolute path");
   if (store.budget_bytes() != 0) {
-    KILN_RETURN_IF_ERROR(CheckAtLeast("store.budget_bytes", store.budget_bytes(), kStoreBytesMin));
+    KILN_RETURN_IF_ERROR(CheckAtLeast("store.budget_bytes", store.budget_bytes(), kStoreBudgetBytesMin));
   }
   const v1::WorkerPoolConfig& workers = config.workers();
   KILN_RETURN_IF_ERROR(CheckAtMost("workers.count", workers.count(), kWorkersMax));
@@ -369,7 +359,7 @@ absl::Status CheckConfig(const v1::Config& config) {
       CheckAtMost("measuring.candidate_seconds_max", measuring.candidate_seconds_max(), kSecondsMax));
   KILN_RETURN_IF_ERROR(
       CheckAtMost("measuring.lease_seconds_max", measuring.lease_seconds_max(), kSecondsMax));
-  KILN_RETURN_IF_ERROR(CheckAtMost("admission.queue_max", config.admission().queue_max(), 1u << 20));
+  KILN_RETURN_IF_ERROR(CheckAtMost("admission.queue_max", config.admission().queue_max(), kQueueMax));
   KILN_RETURN_IF_ERROR(
       CheckAtMost("admission.graph_bytes_max", config.admission().graph_bytes_max(), kGraphBytesMax));
   KILN_RETURN_IF_ERROR(CheckAtLeast("admission.graphs_bytes_max", config.admission().graphs_bytes_max(),
@@ -387,7 +377,7 @@ uint64_t WorkerBytesDefault(uint64_t host_bytes, uint32_t workers) {
 }
 
 uint64_t GraphsBytesMin(uint64_t graph_bytes_max) {
-  return graph_bytes_max + ZstdPackedMax(graph_bytes_max) + kHeaderBytesMax;
+  return graph_bytes_max + ZstdPackedMax(graph_bytes_max) + kHeaderMemoryBytesMax;
 }
 
 uint64_t MemoryPartsOf(const v1::ListenConfig& listen) {

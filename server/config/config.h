@@ -31,8 +31,6 @@ uint64_t WorkerBytesDefault(uint64_t host_bytes, uint32_t workers);
 
 // The least admission.graphs_bytes_max: one graph, its upload, its header.
 uint64_t GraphsBytesMin(uint64_t graph_bytes_max);
-// The least admission.objects_bytes_max: the largest object beside the largest request.
-inline constexpr uint64_t kObjectsBytesMin = uint64_t{288} << 20;
 
 // Of listen.memory_bytes: one for each tenant's users, one for kilnd's own user, and as many as there are
 // tenants for those who come by TLS.

@@ -6,6 +6,7 @@
 #include "compiler/support/status_macros.h"
 #include "openssl/rand.h"
 #include "server/flight/gang_subscriber.h"
+#include "server/limits.h"
 
 namespace kiln {
 namespace {
@@ -13,7 +14,6 @@ namespace {
 constexpr size_t kJobIdBytes = 16;
 constexpr size_t kDiskThreads = 8;
 constexpr size_t kLookThreads = kTierReaders / 2;  // and as many for transfers: a connection each
-constexpr uint64_t kCallersBytesMin = 32u << 20;   // so that one tenant has room for two headers
 constexpr absl::Duration kDrainStep = absl::Milliseconds(20);
 
 std::string NewJobId() {

@@ -5,12 +5,12 @@
 #include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/kernel_abi.h"
+#include "server/limits.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
 namespace {
 
-constexpr size_t kStrikesMax = 4096;
 constexpr uint32_t kStrikesAllowed = 2;
 constexpr uint32_t kKillsAllowed = 4;
 
@@ -92,7 +92,7 @@ bool FlightCompiler::IsLastStrike(const std::string& compile_key) {
   if (!first) return false;
   struck_.push_back(compile_key);
   // The oldest is forgiven; its key may have gone by itself.
-  if (struck_.size() > kStrikesMax) {
+  if (struck_.size() > kStruckKeysMax) {
     strikes_.erase(struck_.front());
     struck_.pop_front();
   }

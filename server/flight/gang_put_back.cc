@@ -1,5 +1,7 @@
 #include "server/flight/gang_put_back.h"
 
+#include "server/limits.h"
+
 namespace kiln {
 
 std::optional<GangDecision::Question> GangPutBack::Next() {

@@ -17,8 +17,6 @@
 
 namespace kiln {
 
-inline constexpr int kPutBackWritesMax = 4;
-
 class GangPutBack {
  public:
   // The table outlives it.

@@ -28,8 +28,6 @@ namespace kiln {
 
 inline constexpr absl::Duration kVariantPatience = absl::Seconds(10);
 inline constexpr size_t kVariantThreads = 4;
-inline constexpr size_t kVariantLooksPerTenantMax = 2;
-inline constexpr size_t kVariantsWantedPerTenantMax = 4096;
 
 class GangVariants {
  public:

@@ -41,7 +41,6 @@
 namespace kiln {
 
 inline constexpr size_t kUpstreamThreads = 8;
-inline constexpr size_t kForwardsMax = 64;  // compiles at the upstream at a time
 
 class UpstreamFlights final : public FlightClaims {
  public:

@@ -13,7 +13,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -39,9 +38,6 @@
 #include "server/tune/work_list.h"
 
 namespace kiln {
-
-inline constexpr size_t kWaitingProgramsMax = 1024;
-inline constexpr size_t kOutdatedProgramsMax = 65'536;
 
 class WorkAsker final : public WaitingPrograms {
  public:

@@ -11,6 +11,7 @@
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
 #include "server/flight/tuning_frames.h"
+#include "server/limits.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
@@ -203,7 +204,8 @@ std::vector<WorkerResult> WorkServer::AskWorkers(const Item& item, std::vector<v
   std::vector<WorkerResult> results;
   // In the order of their turns: as long as they get on, those behind wait.
   for (std::future<WorkerResult>& answer : answers)
-    results.push_back(Await(item, std::move(answer), numbers, MonotonicAfter(kWorkTurnMax)));
+    results.push_back(
+        Await(item, std::move(answer), numbers, MonotonicAfter(absl::Seconds(kWorkTurnSecondsMax))));
   return results;
 }
 
@@ -224,7 +226,7 @@ absl::Status WorkServer::MeasureEmitted(const Item& item) {
         session.End();
         measured->set_value(std::move(status));
       });
-  return Await(item, std::move(answer), {number}, MonotonicAfter(kWorkTurnMax));
+  return Await(item, std::move(answer), {number}, MonotonicAfter(absl::Seconds(kWorkTurnSecondsMax)));
 }
 
 template <typename T>

@@ -9,8 +9,8 @@
 // the tier does not take is given back; one over which the GPU went is left, as by a daemon that died over
 // it.
 //
-// Threads: one of its own, which waits. Limits: one item; kWorkTurnMax for its next turn at a worker, and for
-// that at the GPU; a lease of the GPU for it.
+// Threads: one of its own, which waits. Limits: one item; kWorkTurnSecondsMax for its next turn at a worker,
+// and for that at the GPU; a lease of the GPU for it.
 #pragma once
 
 #include <atomic>
@@ -37,8 +37,6 @@
 #include "server/tune/work_list.h"
 
 namespace kiln {
-
-inline constexpr absl::Duration kWorkTurnMax = absl::Seconds(5);
 
 class WorkServer {
  public:

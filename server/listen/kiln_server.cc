@@ -14,6 +14,7 @@
 #include "compiler/support/status_macros.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/config/config.h"
+#include "server/limits.h"
 #include "server/listen/call_counts.h"
 #include "server/listen/listening_socket.h"
 #include "server/listen/tcp_peer.h"
@@ -23,13 +24,6 @@
 namespace kiln {
 namespace {
 
-// A header with facts, notes and hints at their limits (rpc/request_limits.h); nothing else that comes in
-// one message is larger.
-constexpr int kMessageBytesMax = 6 << 20;
-constexpr int kHeaderBytesMax = 8 << 10;  // of a call's metadata
-// A connection whose pings come faster is closed.
-constexpr int kPingMillisecondsMin = 5'000;
-constexpr int kPingStrikesMax = 2;
 // How long who comes by TLS may say nothing during a call before he is asked whether he is there, and then.
 constexpr int kKeepAliveMilliseconds = 8'000;
 constexpr int kKeepAliveAnswerMilliseconds = 5'000;
@@ -141,11 +135,11 @@ void KilnServer::SetLimits(grpc::ServerBuilder& builder, bool by_tls) const {
   grpc::ResourceQuota quota("kilnd");
   quota.Resize(listen_.memory_bytes() / MemoryPartsOf(listen_) * (by_tls ? listen_.tenants_size() : 1));
   builder.SetResourceQuota(quota);
-  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+  builder.SetMaxReceiveMessageSize(kRequestBytesMax);
   // Manifests and listings: bounded by what the store takes.
   builder.SetMaxSendMessageSize(-1);
   const std::pair<const char*, int> limits[] = {
-      {GRPC_ARG_MAX_METADATA_SIZE, kHeaderBytesMax},
+      {GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytesMax},
       {GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(listen_.streams_max())},
       // To the end of HTTP/2's preface and the peer's first settings.
       {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Milliseconds(listen_.handshake_seconds_max())},

@@ -12,14 +12,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/limits.h"
 #include "server/listen/call_counts.h"
 #include "server/listen/tcp_peer.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
 namespace {
-
-constexpr size_t kWatchedMax = 4096;  // of a server, until it is seen which of them are gone
 
 ino_t InodeOf(int descriptor) {
   struct stat facts;
@@ -93,7 +92,7 @@ void ResetGuard::Look() {
   for (auto& [number, server] : servers_) {
     const int64_t unanswered = UnansweredOfServer(number).value_or(server.unanswered);
     server.level.Add(unanswered - std::exchange(server.unanswered, unanswered), now);
-    if (server.level.calls > kUnansweredAtOnce || server.connections.size() > kWatchedMax)
+    if (server.level.calls > kUnansweredAtOnce || server.connections.size() > kWatchedConnectionsMax)
       LookAt(number, server, now);
   }
 }

@@ -9,8 +9,6 @@
 
 namespace kiln {
 
-inline constexpr size_t kLogLineBytesMax = 8192;
-
 // Makes it the process's log. Call once, before there is a second thread.
 void SetUpLog();
 

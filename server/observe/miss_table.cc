@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/limits.h"
+
 namespace kiln {
 namespace {
 
@@ -19,7 +21,7 @@ void MissTable::Add(Miss miss) {
   Tenant& tenant = tenants_[miss.tenant];
   const auto of_job = [&](const Kept& kept) { return kept.miss->job == miss.job; };
   const auto count = std::count_if(tenant.misses.begin(), tenant.misses.end(), of_job);
-  if (static_cast<size_t>(count) >= kJobMax)
+  if (static_cast<size_t>(count) >= kMissesOfJobMax)
     Drop(tenant, std::find_if(tenant.misses.begin(), tenant.misses.end(), of_job));
   tenant.misses.push_back({++last_, bytes, std::make_shared<const Miss>(std::move(miss))});
   tenant.bytes += bytes;

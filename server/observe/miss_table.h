@@ -1,8 +1,8 @@
 // What was compiled lately, so that a person can be told why (kilnctl why): the ingredients of each key, by
 // tenant and job.
 //
-// Limits: of a job the last kJobMax; in all `misses_max`, and `bytes_max` in memory. Of too many the oldest
-// of the tenant that holds most bytes goes, so that nobody's compiles push out another's.
+// Limits: of a job the last kMissesOfJobMax; in all `misses_max`, and `bytes_max` in memory. Of too many the
+// oldest of the tenant that holds most bytes goes, so that nobody's compiles push out another's.
 //
 // Thread-safe; one lock, held for a look through a tenant's.
 #pragma once
@@ -18,15 +18,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "kiln/v1/record.pb.h"
+#include "server/limits.h"
 
 namespace kiln {
 
 class MissTable {
  public:
-  static constexpr size_t kJobMax = 32;
-  static constexpr size_t kMissesMax = 1000;
-  static constexpr uint64_t kBytesMax = 16u << 20;
-
   struct Miss {
     std::string tenant;
     std::string job;
@@ -38,7 +35,7 @@ class MissTable {
   };
   using MissPtr = std::shared_ptr<const Miss>;  // shared with who explains it
 
-  explicit MissTable(size_t misses_max = kMissesMax, uint64_t bytes_max = kBytesMax)
+  explicit MissTable(size_t misses_max = kMissesMax, uint64_t bytes_max = kMissBytesMax)
       : misses_max_(misses_max), bytes_max_(bytes_max) {}
 
   void Add(Miss miss) ABSL_LOCKS_EXCLUDED(mutex_);

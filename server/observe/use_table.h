@@ -20,6 +20,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "server/limits.h"
 
 namespace kiln {
 
@@ -35,9 +36,7 @@ struct Use {
 
 class UseTable {
  public:
-  static constexpr size_t kJobsMax = 1000;
-  static constexpr size_t kTenantsMax = 250;
-  explicit UseTable(size_t jobs_max = kJobsMax, size_t tenants_max = kTenantsMax)
+  explicit UseTable(size_t jobs_max = kUseJobsMax, size_t tenants_max = kUseTenantsMax)
       : jobs_max_(jobs_max), tenants_max_(tenants_max) {}
 
   void Count(absl::string_view tenant, absl::string_view job, const Use& more) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -11,12 +11,11 @@
 #include "compiler/support/monotonic_time.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
+#include "server/limits.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
 namespace {
-
-constexpr size_t kLineBytesMax = 4096;
 
 // At most so many a second; then it says how many were not said.
 class BoundedLog {
@@ -29,7 +28,7 @@ class BoundedLog {
       next_second_ = now + std::chrono::seconds(1);
       said_ = left_out_ = 0;
     }
-    if (said_ == WorkerOutput::kLinesMax) {
+    if (said_ == kWorkerLinesMax) {
       ++left_out_;
     } else {
       ++said_;
@@ -69,7 +68,7 @@ void WorkerOutput::Run() {
   while (true) {
     pollfd entries[] = {{fd_, POLLIN, 0}, {stop_, POLLIN, 0}};
     if (poll(entries, 2, -1) < 0 && errno != EINTR) return;
-    char block[kLineBytesMax];
+    char block[kWorkerLineBytesMax];
     const ssize_t got = read(fd_, block, sizeof block);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN && entries[1].revents == 0) continue;
@@ -79,7 +78,7 @@ void WorkerOutput::Run() {
       log.Say(absl::string_view(text).substr(begin, end - begin));
     }
     text.erase(0, begin);
-    if (got > 0 && text.size() < kLineBytesMax) continue;
+    if (got > 0 && text.size() < kWorkerLineBytesMax) continue;
     log.Say(text);
     text.clear();
     if (got <= 0) return;

@@ -1,6 +1,6 @@
 // What workers write to standard error, as lines of kilnd's log: words of LLVM's and of the C library's
-// before the process ends. Workers may be hostile, so that there is no more than kLinesMax of them a second,
-// and the log escapes and cuts them.
+// before the process ends. Workers may be hostile, so that there is no more than kWorkerLinesMax of them a
+// second, and the log escapes and cuts them.
 //
 // Owns the reading end of their pipe, which does not block. Threads: `Start` from any; the destructor says
 // what is left in the pipe and waits for no writer.
@@ -16,8 +16,6 @@ namespace kiln {
 
 class WorkerOutput {
  public:
-  static constexpr int kLinesMax = 20;
-
   explicit WorkerOutput(int fd);
   ~WorkerOutput();
   WorkerOutput(const WorkerOutput&) = delete;

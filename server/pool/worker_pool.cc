@@ -6,6 +6,7 @@
 #include "compiler/support/limits.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
+#include "server/limits.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
@@ -13,7 +14,6 @@ namespace {
 
 constexpr absl::Duration kHelloLimit = absl::Seconds(30);
 constexpr absl::Duration kShelfLook = absl::Minutes(1);
-constexpr uint64_t kShelvedBytesMax = 256u << 20;
 
 absl::Status CheckFormats(const v1::WorkerHello& hello) {
   if (hello.compiler_fingerprint().empty()) {

@@ -10,18 +10,14 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/worker/sandbox.h"
+#include "server/limits.h"
 
 namespace kiln {
-namespace {
-
-constexpr size_t kErrorMessageMax = 8192;
-
-}  // namespace
 
 absl::Status StatusOf(const v1::WorkerError& error) {
   absl::StatusCode code = static_cast<absl::StatusCode>(error.code());
   if (error.code() <= 0 || error.code() > 16) code = absl::StatusCode::kInternal;
-  return absl::Status(code, absl::string_view(error.message()).substr(0, kErrorMessageMax));
+  return absl::Status(code, absl::string_view(error.message()).substr(0, kWorkerErrorBytesMax));
 }
 
 absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Spawn(Zygote* zygote, MonotonicTime deadline) {

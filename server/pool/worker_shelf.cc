@@ -1,8 +1,11 @@
 #include "server/pool/worker_shelf.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <utility>
+
+#include "server/limits.h"
 
 namespace kiln {
 
@@ -28,8 +31,9 @@ std::unique_ptr<WorkerProcess> WorkerShelf::Take(const std::string& tenant) {
 void WorkerShelf::EndIdle(MonotonicTime now) {
   std::vector<Idle> ended;  // without the lock
   absl::MutexLock lock(&mutex_);
-  const auto first = std::find_if(idle_.begin(), idle_.end(),
-                                  [now](const Idle& idle) { return now - idle.since < kIdleMax; });
+  const auto first = std::find_if(idle_.begin(), idle_.end(), [now](const Idle& idle) {
+    return now - idle.since < std::chrono::minutes(kShelvedMinutesMax);
+  });
   std::move(idle_.begin(), first, std::back_inserter(ended));
   idle_.erase(idle_.begin(), first);
 }

@@ -2,10 +2,9 @@
 // place: a new process costs more than a small program does.
 //
 // Owns the processes. Thread-safe; a process is ended by whoever puts one too many, or looks when its time is
-// over, and that waits for its end. Limits: `processes_max`, each for kIdleMax.
+// over, and that waits for its end. Limits: `processes_max`, each for kShelvedMinutesMax.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -20,8 +19,6 @@ namespace kiln {
 
 class WorkerShelf {
  public:
-  static constexpr std::chrono::minutes kIdleMax{5};
-
   explicit WorkerShelf(size_t processes_max) : processes_max_(processes_max) {}
 
   // The one that has waited longest goes where there are too many.

@@ -19,6 +19,7 @@
 #include "compiler/worker/build_id.h"
 #include "kiln/v1/record.pb.h"
 #include "server/build/artifact.h"
+#include "server/limits.h"
 #include "server/rpc/daemon_facts.h"
 #include "server/rpc/entry_choice.h"
 #include "server/rpc/explanation.h"
@@ -31,10 +32,7 @@
 namespace kiln {
 namespace {
 
-constexpr size_t kEntriesShownMax = 100'000;
-constexpr size_t kShowMax = 64;
 constexpr absl::Duration kGonePause = absl::Milliseconds(100);  // between two looks for the caller
-constexpr uint64_t kListingBytesMax = 64u << 20;
 
 uint64_t PackedBytes(const v1::Manifest& manifest) {
   uint64_t bytes = manifest.ByteSizeLong();
@@ -205,7 +203,7 @@ absl::Status AdminService::AnswerJobs(const grpc::CallbackServerContext&, const 
 absl::Status AdminService::AnswerList(const grpc::CallbackServerContext& context,
                                       const v1::ListRequest& request, v1::ListReply* reply) {
   const size_t limit =
-      request.limit() == 0 ? kEntriesShownMax : std::min<size_t>(request.limit(), kEntriesShownMax);
+      request.limit() == 0 ? kEntriesListedMax : std::min<size_t>(request.limit(), kEntriesListedMax);
   uint64_t total = 0;
   KILN_ASSIGN_OR_RETURN(const std::vector<CatalogEntry> latest,
                         LatestEntries(store_->catalog(), EntryKind::kManifest, limit, Gone(context), &total));
@@ -325,7 +323,7 @@ absl::Status AdminService::AnswerShow(const grpc::CallbackServerContext& context
                                       const v1::ShowRequest& request, v1::ShowReply* reply) {
   KILN_ASSIGN_OR_RETURN(const KeyPrefix prefix, KeyPrefix::Parse(request.key_prefix()));
   KILN_ASSIGN_OR_RETURN(const ChosenEntries chosen,
-                        ChooseEntries(*store_, prefix, RequestKeys::kElse, kShowMax, Gone(context)));
+                        ChooseEntries(*store_, prefix, RequestKeys::kElse, kEntriesShownMax, Gone(context)));
   for (const CatalogEntry& entry : chosen.manifests) {
     if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
     absl::StatusOr<Found> found = ReadEntry(entry);
@@ -485,7 +483,7 @@ absl::StatusOr<ComparedEntry> AdminService::ReadCompared(const grpc::CallbackSer
   if (!prefix.ok())
     return absl::InvalidArgumentError(absl::StrCat(field, ": must be hexadecimal, in lower case"));
   KILN_ASSIGN_OR_RETURN(const ChosenEntries chosen,
-                        ChooseEntries(*store_, *prefix, RequestKeys::kElse, kShowMax, Gone(context)));
+                        ChooseEntries(*store_, *prefix, RequestKeys::kElse, kEntriesShownMax, Gone(context)));
   std::vector<EntryId> ids;
   for (const CatalogEntry& entry : chosen.manifests) ids.push_back(entry.id);
   const size_t keys = CompileKeysOf(ids).size();

@@ -14,6 +14,7 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "server/build/artifact.h"
+#include "server/limits.h"
 
 namespace kiln {
 namespace {
@@ -21,9 +22,6 @@ namespace {
 using MissPtr = MissTable::MissPtr;
 
 constexpr size_t kExplainedDefault = 10;
-constexpr size_t kExplainedMax = 100;
-constexpr size_t kJobsNamedMax = 8;
-constexpr int kVariantsShownMax = 8;
 
 absl::Status Stopped() { return absl::CancelledError("the caller has gone"); }
 

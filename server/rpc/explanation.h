@@ -12,8 +12,6 @@
 // or program is known, FAILED_PRECONDITION where several keys start so, CANCELLED once `gone` says so.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -27,9 +25,6 @@
 #include "server/rpc/entry_choice.h"
 
 namespace kiln {
-
-inline constexpr size_t kComparedMax = 4096;
-inline constexpr uint64_t kComparedBytesMax = 64u << 20;
 
 // What the shared tier knows. Empty functions: there is none.
 struct ProgramsInTier {

@@ -6,14 +6,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "compiler/support/protocol.h"
+#include "server/limits.h"
 
 namespace kiln {
 namespace {
 
-constexpr size_t kIdBytesMax = 64;
-
 bool IsId(absl::string_view id) {
-  return !id.empty() && id.size() <= kIdBytesMax && std::all_of(id.begin(), id.end(), absl::ascii_isxdigit);
+  return !id.empty() && id.size() <= kDaemonIdDigitsMax &&
+         std::all_of(id.begin(), id.end(), absl::ascii_isxdigit);
 }
 
 }  // namespace

@@ -3,13 +3,10 @@
 // difference is right and no longer the shortest.
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <vector>
 
 namespace kiln {
-
-inline constexpr size_t kListingLinesMax = 20'000;
 
 struct ListingLine {
   std::string text;

@@ -6,6 +6,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "server/limits.h"
 #include "server/rpc/reflection_answers.h"
 #include "server/rpc/refused_call.h"
 #include "server/rpc/request_limits.h"
@@ -15,8 +16,6 @@ namespace {
 
 using grpc::reflection::v1::ServerReflectionRequest;
 using grpc::reflection::v1::ServerReflectionResponse;
-
-constexpr size_t kQuestionBytesMax = 4 << 10;
 
 // One stream. gRPC owns it: it deletes itself. The lock orders its callbacks, of which one runs at a time.
 class ReflectionCall final : public ReflectionStream {
@@ -36,9 +35,9 @@ class ReflectionCall final : public ReflectionStream {
       return;
     }
     ServerReflectionRequest question;
-    if (message_.Length() > kQuestionBytesMax) {
+    if (message_.Length() > kReflectionBytesMax) {
       Finish({grpc::StatusCode::INVALID_ARGUMENT,
-              absl::StrCat("a question of more than ", kQuestionBytesMax, " bytes")});
+              absl::StrCat("a question of more than ", kReflectionBytesMax, " bytes")});
       return;
     }
     if (!grpc::SerializationTraits<ServerReflectionRequest>::Deserialize(&message_, &question).ok()) {

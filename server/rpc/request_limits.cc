@@ -7,6 +7,7 @@
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 #include "server/flight/refusals.h"
+#include "server/limits.h"
 
 namespace kiln {
 namespace {

@@ -1,8 +1,7 @@
-// How much of everything a client may say, checked before anything is kept. Errors are INVALID_ARGUMENT and
-// name the field. Threads: pure functions.
+// How much of everything a client may say (server/limits.h), checked before anything is kept. Errors are
+// INVALID_ARGUMENT and name the field. Threads: pure functions.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -15,14 +14,6 @@
 #include "server/schedule/fair_queue.h"
 
 namespace kiln {
-
-inline constexpr size_t kNamespaceBytesMax = 256;
-inline constexpr size_t kJobBytesMax = 256;           // more is left out
-inline constexpr uint64_t kExecutedMax = 1ull << 40;  // of one report
-inline constexpr size_t kHintsMax = 65'536;
-inline constexpr size_t kSectionBytesMax = 64u << 10;  // of RequestSections, but facts
-inline constexpr size_t kFactsBytesMax = 2u << 20;
-inline constexpr size_t kFetchDigestsMax = 65'536;
 
 // Of a request: its tenant's, where there are tenants, and otherwise what it asks for.
 inline const std::string& NamespaceOf(const Identity& who, const std::string& asked) {

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "server/limits.h"
+
 namespace kiln {
 namespace {
 
@@ -13,12 +15,12 @@ int64_t SecondOf(MonotonicTime time) {
 
 void ExpectedCallers::Expect(const std::string& tenant, double in_seconds, MonotonicTime now) {
   // A tenant is whatever a client says where none are configured.
-  if (tenants_.size() >= kTenantsMax && !tenants_.contains(tenant)) {
+  if (tenants_.size() >= kExpectedTenantsMax && !tenants_.contains(tenant)) {
     absl::erase_if(tenants_, [&](auto& other) {
       ForgetDue(other.second, SecondOf(now));
       return other.second.count == 0;
     });
-    if (tenants_.size() >= kTenantsMax) return;
+    if (tenants_.size() >= kExpectedTenantsMax) return;
   }
   Expected& expected = tenants_[tenant];
   ForgetDue(expected, SecondOf(now));

@@ -3,7 +3,7 @@
 // takes the time of those that are served.
 //
 // No threads: whoever owns it locks it. Limits: an entry a tenant and second, as far ahead as one is told;
-// kTenantsMax tenants, of whom one more is not counted.
+// kExpectedTenantsMax tenants, of whom one more is not counted.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,6 @@ namespace kiln {
 
 class ExpectedCallers {
  public:
-  static constexpr size_t kTenantsMax = 1024;
-
   void Expect(const std::string& tenant, double in_seconds, MonotonicTime now);
   // Not due yet. Some of them may have given up.
   size_t Of(const std::string& tenant, MonotonicTime now);

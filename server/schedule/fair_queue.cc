@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/limits.h"
+
 namespace kiln {
 namespace {
 

@@ -28,8 +28,6 @@
 
 namespace kiln {
 
-inline constexpr size_t kFairQueueIdleMax = 128;
-
 // For whom work is done. From one seam: the transport knows the tenant, the request its job and class.
 struct Caller {
   enum class Class { kInteractive, kBackground };

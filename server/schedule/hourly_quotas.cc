@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "server/limits.h"
+
 namespace kiln {
 namespace {
 
@@ -35,7 +37,7 @@ double HourlyQuotas::SecondsOf(const Tenant& tenant, MonotonicTime now) {
 HourlyQuotas::Tenant& HourlyQuotas::TenantOf(const std::string& name, MonotonicTime now) {
   const auto found = tenants_.find(name);
   if (found != tenants_.end()) return found->second;
-  if (others_ < kOthersMax) {
+  if (others_ < kQuotaOthersMax) {
     ++others_;
     return tenants_[name];
   }

@@ -5,7 +5,8 @@
 // has any left may begin; so what is taken in an hour exceeds a quota by what had begun by then at most.
 //
 // No threads, no clock: whoever owns it locks it. Limits: 62 numbers a tenant; of those without a quota,
-// whose names may be anybody's words, kOthersMax, and one more takes the place of the one that took least.
+// whose names may be anybody's words, kQuotaOthersMax, and one more takes the place of the one that took
+// least.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,6 @@ namespace kiln {
 class HourlyQuotas {
  public:
   using Seconds = absl::flat_hash_map<std::string, double>;  // by tenant; who is not there has no limit
-
-  static constexpr size_t kOthersMax = 250;
 
   explicit HourlyQuotas(const Seconds& quotas);
 

@@ -10,6 +10,7 @@
 #include "compiler/graph/key.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
+#include "server/limits.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
@@ -21,8 +22,7 @@ constexpr absl::string_view kPolicy =
     "default without rivals too; machine code";
 constexpr uint32_t kRounds = 15;
 constexpr uint32_t kConfirmingRounds = 41;
-constexpr int kTunablesAhead = 4;          // the one that is measured among them
-constexpr uint32_t kProcessesLostMax = 3;  // by one tunable; each costs a second
+constexpr int kTunablesAhead = 4;  // the one that is measured among them
 
 // What a candidate does to itself, and not to the measurement.
 bool IsLoss(const absl::Status& status) {

@@ -8,6 +8,7 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/support/zstd.h"
+#include "server/limits.h"
 #include "server/pool/measuring_pool.h"
 
 namespace kiln {
@@ -15,7 +16,6 @@ namespace {
 
 constexpr absl::Duration kFactsLife = absl::Seconds(10);
 constexpr absl::Duration kNoFactsLife = absl::Seconds(1);
-constexpr size_t kKnownMax = 4096;
 constexpr size_t kBuildBytes = 6;  // of a digest
 
 absl::Status Bad(absl::string_view what) {
@@ -70,7 +70,7 @@ absl::StatusOr<v1::GpuFacts> WorkList::FactsNow(const std::string& ns, const v1:
   }
   known.until = MonotonicAfter(known.facts.ok() ? kFactsLife : kNoFactsLife);
   absl::MutexLock lock(&mutex_);
-  if (known_.size() >= kKnownMax) known_.clear();
+  if (known_.size() >= kKnownDevicesMax) known_.clear();
   // A tier that is away says nothing new.
   Known& kept = known_[absl::StrCat(list.ns, ":", list.kind)];
   const bool away = !known.facts.ok() && !absl::IsNotFound(known.facts.status());

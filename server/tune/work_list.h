@@ -9,7 +9,6 @@
 // Threads: thread-safe; its functions wait for the tier, within tier_work's limits.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -25,9 +24,6 @@
 #include "kiln/v1/tuning.pb.h"
 
 namespace kiln {
-
-inline constexpr uint64_t kAskedKernelBytesMax = 4u << 20;
-inline constexpr int kAskedSchedulesMax = 256;
 
 class WorkList {
  public:

@@ -8,11 +8,10 @@
 #include "absl/strings/string_view.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/support/tls_files.h"
+#include "server/limits.h"
 
 namespace kiln {
 namespace {
-
-constexpr uint32_t kLookupMsMax = 60'000;
 
 absl::Status Refuse(absl::string_view field, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", why));
@@ -60,9 +59,9 @@ absl::Status CheckUpstreamConfig(const v1::UpstreamConfig& config) {
   }
   if (!v1::WhenAway_IsValid(config.when_away()))
     return Refuse("upstream.when_away", absl::StrCat(config.when_away(), " is none"));
-  if (config.lookup_ms_max() > kLookupMsMax) {
+  if (config.lookup_ms_max() > kUpstreamLookupMsMax) {
     return Refuse("upstream.lookup_ms_max",
-                  absl::StrCat(config.lookup_ms_max(), " is more than ", kLookupMsMax));
+                  absl::StrCat(config.lookup_ms_max(), " is more than ", kUpstreamLookupMsMax));
   }
   return absl::OkStatus();
 }

@@ -20,7 +20,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "kiln/client.h"
-#include "server/rpc/request_limits.h"
+#include "server/limits.h"
 #include "tests/fault/slow_fetches.h"
 #include "tests/fault/test_daemon.h"
 

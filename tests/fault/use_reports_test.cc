@@ -12,8 +12,7 @@
 #include "gtest/gtest.h"
 #include "kiln/client.h"
 #include "kiln/run_count.h"
-#include "server/observe/use_table.h"
-#include "server/rpc/request_limits.h"
+#include "server/limits.h"
 #include "tests/fault/test_daemon.h"
 
 namespace kiln {
@@ -143,10 +142,10 @@ TEST(UseReports, WhatIsTooMuchIsRefusedOrCut) {
 
 TEST(UseReports, NamesWithoutEndTakeNoPlaceWithoutEnd) {
   TestDaemon daemon;
-  constexpr size_t kJobs = UseTable::kJobsMax + 50;
+  constexpr size_t kJobs = kUseJobsMax + 50;
   for (size_t i = 0; i < kJobs; ++i) ASSERT_TRUE(Report(daemon, "test", absl::StrCat("job", i), 2).ok());
   const v1::StatsReply stats = daemon.Stats();
-  ASSERT_EQ(stats.uses_size(), UseTable::kJobsMax + 1);
+  ASSERT_EQ(stats.uses_size(), kUseJobsMax + 1);
   EXPECT_TRUE(stats.uses().rbegin()->several());
   uint64_t executed = 0;
   for (const v1::JobUse& use : stats.uses()) executed += use.executed();

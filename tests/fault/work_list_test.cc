@@ -11,6 +11,7 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/zstd.h"
 #include "gtest/gtest.h"
+#include "server/limits.h"
 #include "tests/fault/redis_server.h"
 
 namespace kiln {

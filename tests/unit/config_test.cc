@@ -13,6 +13,7 @@
 #include "cache/chain/store_config.h"
 #include "compiler/support/limits.h"
 #include "gtest/gtest.h"
+#include "server/limits.h"
 #include "tests/unit/scratch.h"
 
 namespace kiln {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "server/limits.h"
 
 namespace kiln {
 namespace {
@@ -22,9 +23,9 @@ TEST(ExpectedCallers, AreCountedByTenantUntilTheyAreDue) {
 
 TEST(ExpectedCallers, AreOfSoManyTenantsUntilSomeAreDue) {
   ExpectedCallers expected;
-  for (size_t i = 0; i <= ExpectedCallers::kTenantsMax; ++i) expected.Expect(std::to_string(i), 5, kNow);
-  EXPECT_EQ(expected.tenants(), ExpectedCallers::kTenantsMax);
-  EXPECT_EQ(expected.Of(std::to_string(ExpectedCallers::kTenantsMax), kNow), 0u);
+  for (size_t i = 0; i <= kExpectedTenantsMax; ++i) expected.Expect(std::to_string(i), 5, kNow);
+  EXPECT_EQ(expected.tenants(), kExpectedTenantsMax);
+  EXPECT_EQ(expected.Of(std::to_string(kExpectedTenantsMax), kNow), 0u);
   const MonotonicTime later = kNow + std::chrono::seconds(5);
   expected.Expect("one more", 5, later);
   EXPECT_EQ(expected.tenants(), 1u);

@@ -5,6 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "server/flight/gang_put_back.h"
+#include "server/limits.h"
 
 namespace kiln {
 namespace {

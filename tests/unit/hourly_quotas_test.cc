@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/support/monotonic_time.h"
 #include "gtest/gtest.h"
+#include "server/limits.h"
 
 namespace kiln {
 namespace {
@@ -49,12 +50,11 @@ TEST(HourlyQuotas, RemembersOnlySoManyWithoutAQuota) {
   HourlyQuotas quotas({{"bounded", 10}});
   const MonotonicTime begin(std::chrono::hours(5));
   quotas.Spend("bounded", 0.5, begin);
-  for (size_t i = 0; i < HourlyQuotas::kOthersMax; ++i)
-    quotas.Spend(absl::StrCat("name ", i), 10.0 + i, begin);
-  EXPECT_EQ(quotas.Taken(begin).size(), HourlyQuotas::kOthersMax + 1);
+  for (size_t i = 0; i < kQuotaOthersMax; ++i) quotas.Spend(absl::StrCat("name ", i), 10.0 + i, begin);
+  EXPECT_EQ(quotas.Taken(begin).size(), kQuotaOthersMax + 1);
   quotas.Spend("one more", 1, begin);
   const std::map<std::string, double> taken = quotas.Taken(begin);
-  EXPECT_EQ(taken.size(), HourlyQuotas::kOthersMax + 1);
+  EXPECT_EQ(taken.size(), kQuotaOthersMax + 1);
   EXPECT_TRUE(taken.contains("one more") && taken.contains("bounded") && !taken.contains("name 0"));
 }
 

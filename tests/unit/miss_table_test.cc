@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "server/limits.h"
 
 namespace kiln {
 namespace {
@@ -38,11 +39,11 @@ TEST(MissTable, TheLastIsFirst) {
 TEST(MissTable, AJobKeepsItsLast) {
   MissTable table;
   table.Add(MissOf("red", "other", "0"));
-  for (size_t i = 1; i <= MissTable::kJobMax + 2; ++i) table.Add(MissOf("red", "a", absl::StrCat(i)));
+  for (size_t i = 1; i <= kMissesOfJobMax + 2; ++i) table.Add(MissOf("red", "a", absl::StrCat(i)));
   const std::vector<MissTable::MissPtr> last = table.Last();
-  ASSERT_EQ(last.size(), MissTable::kJobMax + 1) << "and the other job's";
-  EXPECT_EQ(last.front()->compile_key, absl::StrCat(MissTable::kJobMax + 2));
-  EXPECT_EQ(last[MissTable::kJobMax - 1]->compile_key, "3");
+  ASSERT_EQ(last.size(), kMissesOfJobMax + 1) << "and the other job's";
+  EXPECT_EQ(last.front()->compile_key, absl::StrCat(kMissesOfJobMax + 2));
+  EXPECT_EQ(last[kMissesOfJobMax - 1]->compile_key, "3");
   EXPECT_EQ(last.back()->job, "other");
 }
 

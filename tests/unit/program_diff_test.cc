@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
+#include "server/limits.h"
 #include "server/rpc/listing_diff.h"
 
 namespace kiln {

@@ -7,6 +7,7 @@
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
 #include "gtest/gtest.h"
+#include "server/limits.h"
 
 namespace kiln {
 namespace {
