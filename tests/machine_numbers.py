@@ -29,7 +29,6 @@ LARGE = re.compile(r"constexpr (?:double|int64_t) k\w*(?:Operations|Multiplicati
 
 # "file: name", and what it is instead.
 OTHER = {
-    "compiler/artifact/tunable_kernels.cc: kBytesHeldMax": "what the tuner may allocate",
     "compiler/codegen/constant_loads.cc: kRegisterBits": "AVX2's, which alone the pass is for",
     "compiler/codegen/cpu_failure.cc: 1 << 20": "a branch's weight",
     "compiler/codegen/random_emitter.cc: kWords": "of a counter",
@@ -42,11 +41,7 @@ OTHER = {
     "compiler/lower/random.cc: 1 << 24": "steps of a uniform F32",
     "compiler/passes/decompose_normalization.cc: kWideElementsMax": "numerics: which sums are F64",
     "compiler/schedule/column_threads.cc: kColumnsMin": "a sector, which all GPUs of NVIDIA move",
-    "compiler/schedule/group_launches.cc: kHeldBytesMax": "of a program's memory",
-    "compiler/schedule/kernel_facts.cc: kExpandedNodesMax": "a limit of expressions",
     "compiler/schedule/prefetch.cc: kBytesAheadMax": "what a kernel may bring, far beyond what any rule chooses",
-    "compiler/schedule/row_cache.cc: kCachedBytesMax": "of a thread's stack",
-    "compiler/schedule/skinny_schedule.cc: kUnitsMax": "blocks of a launch",
     "compiler/schedule/skinny_schedule.h: kRowsByFmaMax": "rows that the kernel takes, on each machine",
     "compiler/schedule/skinny_schedule.h: kPartialSumsBytesMax": "static shared memory that PTX allows",
     "compiler/schedule/split_columns.cc: kStripRowsMin": "rows: of fewer a strip does not pay",

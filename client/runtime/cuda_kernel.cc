@@ -13,6 +13,7 @@
 #include "client/limits.h"
 #include "client/runtime/cuda_driver.h"
 #include "compiler/image/gpu_image.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/member_table.h"
 #include "compiler/support/status_macros.h"
 
@@ -21,8 +22,6 @@ namespace {
 
 using Module = CudaDriver::Module;
 using Function = CudaDriver::Function;
-
-constexpr int64_t kBlocksMax = int64_t{1} << 20;  // beyond it blocks take several turns
 
 class CudaKernel : public KernelRunner {
  public:
@@ -44,7 +43,7 @@ class CudaKernel : public KernelRunner {
       parameters.push_back(static_cast<void*>(const_cast<void**>(&args.buffers[k])));
     for (uint32_t k = 0; k < image_.symbols; ++k)
       parameters.push_back(const_cast<int64_t*>(&args.symbols[k]));
-    return Launch(BlocksOf(units, kBlocksMax), parameters.data(), call);
+    return Launch(BlocksOf(units, kLaunchBlocksMax), parameters.data(), call);
   }
 
   absl::StatusOr<uint64_t> RunMembers(absl::Span<const LaunchMember> members,
@@ -83,7 +82,8 @@ class CudaKernel : public KernelRunner {
   absl::StatusOr<bool> LaunchMembers(absl::Span<const LaunchMember> members, const CallContext& call) const {
     MemberTableWriter table({image_.members, image_.buffers + image_.symbols});
     for (const LaunchMember& member : members) {
-      table.Add(BlocksOf(member.units, kBlocksMax), member.args.buffers, image_.buffers, member.args.symbols);
+      table.Add(BlocksOf(member.units, kLaunchBlocksMax), member.args.buffers, image_.buffers,
+                member.args.symbols);
     }
     if (table.blocks() == 0) return false;
     void* parameters[] = {table.Finish()};  // the driver copies it

@@ -7,15 +7,11 @@
 
 #include "absl/strings/match.h"
 #include "compiler/channel/channel.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/monotonic_cond_var.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
-namespace {
-
-constexpr int kMessageBytesMax = 64 << 20;
-
-}  // namespace
 
 // Calls once, after `pause`, unless it is destroyed before. A sleeping thread that holds nothing.
 class KeptChannel::Timer {
@@ -63,7 +59,7 @@ absl::StatusOr<KeptChannel::Lease> KeptChannel::Take(const std::string& address,
 absl::StatusOr<std::shared_ptr<grpc::Channel>> KeptChannel::Hold(const std::string& address,
                                                                  const TlsFiles& files) {
   if (absl::StartsWith(address, "unix:")) {
-    return NewChannel(address, files, TlsVariables(), kMessageBytesMax);
+    return NewChannel(address, files, TlsVariables(), kReplyBytesMax);
   }
   TlsPems pems;
   if (!files.certificate.empty() && !files.key.empty() && !files.authority.empty()) {
@@ -77,7 +73,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> KeptChannel::Hold(const std::stri
   if (!good) {
     // Who has a lease of the other goes on with it.
     Drop();
-    KILN_ASSIGN_OR_RETURN(channel_, NewChannel(address, files, TlsVariables(), kMessageBytesMax));
+    KILN_ASSIGN_OR_RETURN(channel_, NewChannel(address, files, TlsVariables(), kReplyBytesMax));
     address_ = address;
     pems_ = std::move(pems);
   }

@@ -7,13 +7,11 @@
 #include "compiler/ir/dtype_groups.h"
 #include "compiler/ir/ops.h"
 #include "compiler/support/digest.h"
+#include "compiler/support/limits.h"
 #include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
-
-constexpr uint64_t kBytesHeldMax = uint64_t{4} << 30;
-constexpr size_t kTunablesMax = 16;
 
 bool IsTrap(const v1::LoopOp& op) {
   const auto opcode = static_cast<LoopOpcode>(op.op());
@@ -49,14 +47,14 @@ bool AddOperands(const v1::Kernel& kernel, v1::KernelTunable* tunable) {
   uint64_t bytes = 0;
   for (const v1::KernelBuffer& buffer : kernel.buffers()) {
     const std::optional<int64_t> elements = ConstantOf(kernel, buffer.span());
-    if (!elements.has_value() || *elements < 1 || static_cast<uint64_t>(*elements) > kBytesHeldMax)
+    if (!elements.has_value() || *elements < 1 || static_cast<uint64_t>(*elements) > kTunableBytesMax)
       return false;
     v1::KernelOperand* operand = tunable->add_operands();
     operand->set_dtype(buffer.dtype());
     operand->set_elements(*elements);
     operand->set_access(buffer.access());
     bytes += static_cast<uint64_t>(*elements) * static_cast<uint64_t>(ir::ByteWidth(buffer.dtype()));
-    if (bytes > kBytesHeldMax) return false;
+    if (bytes > kTunableBytesMax) return false;
   }
   return true;
 }
@@ -91,7 +89,7 @@ std::vector<v1::Tunable> TunableKernelsOf(const v1::PlanReply& plan, const Codeg
   });
   std::vector<v1::Tunable> tunables;
   for (const Planned& one : planned) {
-    if (tunables.size() == kTunablesMax) break;
+    if (tunables.size() == kTunableKernelsMax) break;
     if (one.units < 1 || moved(one) < bytes_min) continue;
     const std::string& bytes = plan.kernels(one.kernel).kernel();
     v1::Kernel kernel;

@@ -3,14 +3,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "compiler/support/limits.h"
+
 namespace kiln {
 namespace {
-
-// Beyond these a sum or product is kept as it was written; both are far above what sizes and
-// indices of real graphs need.
-constexpr size_t kTermsMax = 256;
-constexpr size_t kExpandedTermsMax = 64;
-constexpr int kDegreeMax = 24;
 
 int LeafRank(v1::ExprOp op) {
   switch (op) {
@@ -114,7 +110,7 @@ std::optional<ExprId> ExprAlgebra::FromPoly(Poly poly) {
   }
   if (poly.empty()) return kZeroExpr;
   if (poly.size() == 1) return FromTerm(poly[0]);
-  if (poly.size() > kTermsMax) return std::nullopt;
+  if (poly.size() > kExprTermsMax) return std::nullopt;
   absl::InlinedVector<ExprId, 8> args;
   ExprRange range{0, 0};
   for (Term term : poly) {
@@ -168,10 +164,10 @@ ExprId ExprAlgebra::Sum(absl::Span<const ExprId> terms) {
   for (ExprId term : terms) {
     Poly part = ToPoly(term);
     poly.insert(poly.end(), part.begin(), part.end());
-    if (poly.size() > kTermsMax && !SortAndMerge(&poly)) large = true;
-    if (large || poly.size() > kTermsMax) break;
+    if (poly.size() > kExprTermsMax && !SortAndMerge(&poly)) large = true;
+    if (large || poly.size() > kExprTermsMax) break;
   }
-  if (!large && poly.size() <= kTermsMax) {
+  if (!large && poly.size() <= kExprTermsMax) {
     if (std::optional<ExprId> sum = FromPoly(std::move(poly))) return *sum;
   }
   ExprRange range{0, 0};
@@ -188,7 +184,7 @@ std::optional<Term> ExprAlgebra::MultiplyTerms(Term a, Term b) {
     product.base = a.base == kUnitBase ? b.base : a.base;
     return product;
   }
-  if (Degree(a.base) + Degree(b.base) > kDegreeMax) return std::nullopt;
+  if (Degree(a.base) + Degree(b.base) > kExprDegreeMax) return std::nullopt;
   absl::InlinedVector<ExprId, 4> factors;
   for (ExprId factor : Factors(a.base)) factors.push_back(factor);
   for (ExprId factor : Factors(b.base)) factors.push_back(factor);
@@ -201,7 +197,7 @@ ExprId ExprAlgebra::Multiply(ExprId a, ExprId b) {
   if (a == kUnitBase) return b;
   if (b == kUnitBase) return a;
   Poly x = ToPoly(a), y = ToPoly(b);
-  if (x.size() * y.size() <= kExpandedTermsMax || x.size() == 1 || y.size() == 1) {
+  if (x.size() * y.size() <= kExprExpandedTermsMax || x.size() == 1 || y.size() == 1) {
     Poly product;
     bool fits = true;
     for (Term p : x) {

@@ -2,12 +2,10 @@
 #include <algorithm>
 
 #include "compiler/graph/expr_algebra.h"
+#include "compiler/support/limits.h"
 
 namespace kiln {
 namespace {
-
-constexpr int kEliminationsMax = 24;
-constexpr size_t kProofTermsMax = 32;
 
 int EliminationRank(v1::ExprOp op) {
   switch (op) {
@@ -146,9 +144,9 @@ int64_t ExprAlgebra::UpperBound(ExprId id) {
 
   int64_t best = numeric;
   ExprId current = id;
-  for (int step = 0; step < kEliminationsMax; ++step) {
+  for (int step = 0; step < kExprEliminationsMax; ++step) {
     const Poly poly = ToPoly(current);
-    if (poly.size() > kProofTermsMax) break;
+    if (poly.size() > kExprProofTermsMax) break;
     std::optional<ExprId> next;
     for (ExprId atom : AtomsToEliminate(poly)) {
       next = Eliminate(poly, atom);

@@ -2,11 +2,11 @@
 #include <algorithm>
 
 #include "compiler/graph/expr_algebra.h"
+#include "compiler/support/limits.h"
 
 namespace kiln {
 namespace {
 
-constexpr int kDepthMax = 24;  // rules inside rules; beyond it an expression stays as written
 constexpr int kDivisionSteps = 64;
 
 }  // namespace
@@ -157,7 +157,7 @@ ExprId ExprAlgebra::FloorDiv(ExprId a, ExprId b) {
   if (a == kZeroExpr) return a;
   if (a == b) return kUnitBase;
   if (y && *y < 0 && *y != INT64_MIN) return FloorDiv(pool_.Neg(a), pool_.Const(-*y));
-  if (pool_.ranges_[b].min < 0 || pool_.depth_ > kDepthMax) return Raw(v1::EXPR_FLOORDIV, a, b);
+  if (pool_.ranges_[b].min < 0 || pool_.depth_ > kExprRuleDepthMax) return Raw(v1::EXPR_FLOORDIV, a, b);
 
   std::pair<uint64_t, int> key{uint64_t{a} << 32 | b, v1::EXPR_FLOORDIV};
   if (auto found = pool_.divisions_.find(key); found != pool_.divisions_.end()) return found->second;
@@ -176,7 +176,7 @@ ExprId ExprAlgebra::Mod(ExprId a, ExprId b) {
   if (y == 1 || y == -1 || a == kZeroExpr || a == b) return kZeroExpr;
   if (x && y) return pool_.Const(FloorModInt(*x, *y));
   if (y && *y < 0 && *y != INT64_MIN) return pool_.Neg(Mod(pool_.Neg(a), pool_.Const(-*y)));
-  if (pool_.ranges_[b].min < 0 || pool_.depth_ > kDepthMax) return Raw(v1::EXPR_MOD, a, b);
+  if (pool_.ranges_[b].min < 0 || pool_.depth_ > kExprRuleDepthMax) return Raw(v1::EXPR_MOD, a, b);
 
   std::pair<uint64_t, int> key{uint64_t{a} << 32 | b, v1::EXPR_MOD};
   if (auto found = pool_.divisions_.find(key); found != pool_.divisions_.end()) return found->second;

@@ -4,13 +4,12 @@
 #include "absl/strings/str_join.h"
 #include "compiler/graph/expr.h"
 #include "compiler/graph/expr_leaves.h"
+#include "compiler/support/limits.h"
 
 namespace kiln {
 namespace {
 
 using Printed = PrintedExpr;
-
-constexpr size_t kPrintedMax = 2'000;  // characters; a longer expression is cut
 
 // Tighter binds with a higher number.
 enum Precedence { kLowest = 0, kCompare = 1, kSum = 2, kProduct = 3, kAtom = 4 };
@@ -80,7 +79,7 @@ Printed PrintOp(v1::ExprOp op, int64_t value, const std::vector<Printed>& args, 
 PrintedExpr PrintExpr(v1::ExprOp op, int64_t value, const std::vector<PrintedExpr>& args,
                       const ExprLeafNames& names) {
   Printed printed = PrintOp(op, value, args, names);
-  if (printed.text.size() > kPrintedMax) return {"(…)", kAtom};
+  if (printed.text.size() > kPrintedExprBytesMax) return {"(…)", kAtom};
   return printed;
 }
 

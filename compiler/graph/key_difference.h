@@ -2,15 +2,12 @@
 // Threads: pure functions. Limits: kFieldsShownMax fields of an ingredient, the rest as a number.
 #pragma once
 
-#include <cstddef>
 #include <vector>
 
 #include "kiln/v1/admin.pb.h"
 #include "kiln/v1/record.pb.h"
 
 namespace kiln {
-
-inline constexpr size_t kFieldsShownMax = 32;
 
 // How many of the ingredients are the same bytes.
 size_t EqualIngredients(const v1::RequestRecord& here, const v1::RequestRecord& there);

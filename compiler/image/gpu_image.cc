@@ -10,7 +10,6 @@ namespace kiln {
 namespace {
 
 constexpr char kMagic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '4'};
-constexpr uint32_t kThreadsMax = 1024;
 
 // On disk and on the wire; little-endian like the machines that run it.
 struct Header {
@@ -46,7 +45,7 @@ absl::StatusOr<GpuImage> ParseGpuImage(absl::string_view bytes) {
   std::memcpy(&header, bytes.data(), sizeof(header));
   if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0)
     return absl::DataLossError("GPU image: not an image");
-  if (header.threads == 0 || header.threads > kThreadsMax ||
+  if (header.threads == 0 || header.threads > kBlockThreadsMax ||
       !IsShared(header.points_per_block, header.threads)) {
     return absl::DataLossError(absl::StrCat("GPU image: impossible launch of ", header.points_per_block,
                                             " points by ", header.threads, " threads"));

@@ -12,6 +12,7 @@
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/ir/scalar_ops.h"
 #include "compiler/passes/types.h"
+#include "compiler/support/limits.h"
 
 namespace kiln {
 namespace {
@@ -38,8 +39,6 @@ bool IsConstantValue(const LoopBody& body, LoopOpId id, double value) {
   return IsConstant(body, id) && FloatValue(body, id) == value &&
          std::signbit(FloatValue(body, id)) == std::signbit(value);
 }
-
-constexpr int kExactDepthMax = 4;
 
 // Choices between exact values, and their signs, are exact.
 bool IsExact(const LoopBody& body, LoopOpId value, v1::DType dtype, int depth) {

@@ -16,8 +16,6 @@
 namespace kiln {
 namespace {
 
-constexpr int kDepthMax = 8;  // a decomposition that emits composites that emit composites…
-
 class Decomposer {
  public:
   Decomposer(Graph& graph, const DecomposeOptions& options) : graph_(graph), options_(options) {}
@@ -39,7 +37,7 @@ class Decomposer {
  private:
   absl::Status Visit(GraphNode node, int depth) {
     auto row = Decompositions().find(node.target);
-    if (row == Decompositions().end() || depth > kDepthMax || TouchesComplex(node) ||
+    if (row == Decompositions().end() || depth > kDecomposeDepthMax || TouchesComplex(node) ||
         (options_.fallback_random && IsRandomDecomposition(node.target))) {
       done_.push_back(std::move(node));
       return absl::OkStatus();

@@ -4,11 +4,11 @@
 
 #include "compiler/graph/expr_proofs.h"
 #include "compiler/passes/decomposition.h"
+#include "compiler/support/limits.h"
 
 namespace kiln {
 namespace {
 
-constexpr int64_t kWindowMax = 49;        // slices that a window is unrolled to
 constexpr int64_t kStepMax = 0x7fffffff;  // so that a position in a window times its step is an int64
 
 // One spatial dimension of a pooling.
@@ -42,7 +42,7 @@ std::vector<Axis> AxesOf(DecomposeContext& m, const Value& x) {
     const auto between = [](int64_t low, int64_t value, int64_t high) {
       return low <= value && value <= high;
     };
-    if (!between(1, kernel[i], kWindowMax) || !between(0, pad[i], kernel[i])) return {};
+    if (!between(1, kernel[i], kPoolingWindowMax) || !between(0, pad[i], kernel[i])) return {};
     if (!between(1, stride[i], kStepMax) || !between(1, dilation[i], kStepMax)) return {};
     axes.push_back({dim, kernel[i], stride[i], pad[i], dilation[i], x.sizes()[dim], out.sizes[dim]});
   }
@@ -101,7 +101,7 @@ bool MaxPool2d(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok()) return false;
   const std::vector<Axis> axes = AxesOf(m, x);
-  if (axes.empty() || axes[0].kernel * axes[1].kernel > kWindowMax) return false;
+  if (axes.empty() || axes[0].kernel * axes[1].kernel > kPoolingWindowMax) return false;
   const bool floats = IsFloat(x.dtype());
   if (!floats && x.dtype() != v1::I64) return false;
   const Operand lowest = floats ? Operand(-std::numeric_limits<double>::infinity())
@@ -147,7 +147,7 @@ bool AvgPool2d(DecomposeContext& m) {
   Value x = ToCompute(input);
   if (!x.ok() || !IsFloat(x.dtype())) return false;
   const std::vector<Axis> axes = AxesOf(m, x);
-  if (axes.empty() || axes[0].kernel * axes[1].kernel > kWindowMax) return false;
+  if (axes.empty() || axes[0].kernel * axes[1].kernel > kPoolingWindowMax) return false;
   const bool ceil = m.Bool("ceil_mode", false), with_padding = m.Bool("count_include_pad", true);
   Value padded = PadFor(m, x, axes, 0.0);
   Value sum;

@@ -14,6 +14,7 @@
 #include "compiler/passes/graph_builder.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/types.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -21,7 +22,6 @@ namespace {
 
 constexpr double kTanhFactor = 0.79788456080286535588;  // sqrt(2 / pi)
 constexpr double kCubic = 0.044715;
-constexpr size_t kNodesMax = 32;  // that a GELU is made of; squares of squares have factors without end
 
 bool Near(double a, double b) { return std::abs(a - b) <= 1e-6 * std::abs(b); }
 
@@ -73,7 +73,7 @@ class Reader {
   Scaled Product(ValueId value) {
     const GraphNode* node = Producer(value);
     Scaled product;
-    if (node == nullptr || node->target != Op::kMulTensor || nodes_.size() >= kNodesMax) {
+    if (node == nullptr || node->target != Op::kMulTensor || nodes_.size() >= kActivationNodesMax) {
       product.values = {value};
       return product;
     }

@@ -9,7 +9,6 @@
 namespace kiln {
 namespace {
 
-constexpr int kAlignAttemptsMax = 6;
 constexpr int64_t kLayoutShareMin = 32;  // a layout of fewer bytes than such a part of the other's gives way
 
 struct AccessPair {
@@ -130,7 +129,7 @@ std::optional<FusedDraft> TryFuse(LoopContext& context, const Draft& a, const Dr
   std::vector<DraftAccess> b_accesses = Accesses(b);
   int attempts = 0;
   for (const AccessPair& lead : CommonAccesses(context, a_accesses, b_accesses)) {
-    if (++attempts > kAlignAttemptsMax) break;
+    if (++attempts > kFusionAlignAttemptsMax) break;
     auto pair = AlignDrafts(context, a, *lead.a, b, *lead.b);
     if (!pair) continue;
     std::vector<DraftAccess> first = Accesses(pair->first);

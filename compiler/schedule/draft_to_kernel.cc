@@ -18,8 +18,6 @@
 namespace kiln {
 namespace {
 
-constexpr size_t kNameOperatorsMax = 4;
-
 LoopFacts FactsOf(const Draft& draft, const StagePlan& plan) {
   LoopFacts facts;
   absl::flat_hash_set<uint32_t> live;
@@ -329,7 +327,8 @@ v1::KernelNotes NotesOf(LoopContext& context, const Draft& draft, const std::vec
     }
   }
   std::string title;
-  for (size_t i = 0; i < names.size() && i < kNameOperatorsMax; ++i) absl::StrAppend(&title, names[i], "_");
+  for (size_t i = 0; i < names.size() && i < kKernelNameOperatorsMax; ++i)
+    absl::StrAppend(&title, names[i], "_");
   notes.set_name(absl::StrCat(title.empty() ? "loops_" : title, serial));
   for (BufferId buffer : buffers) notes.add_buffer_names(absl::StrCat("b", buffer));
   return notes;

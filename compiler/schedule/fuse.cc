@@ -11,13 +11,12 @@
 #include "compiler/schedule/can_fuse.h"
 #include "compiler/schedule/score_fusion.h"
 #include "compiler/schedule/symbol_dependencies.h"
+#include "compiler/support/limits.h"
 #include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
 
-constexpr int kRoundsMax = 10;
-constexpr size_t kUsersMax = 64;  // of one buffer: beyond it only neighbours pair up
 constexpr size_t kNeighbours = 8;
 constexpr int64_t kFewBytes = 64;
 constexpr int64_t kGapMax = 64;  // of a fusion that forwards nothing: keeps lifetimes short
@@ -146,7 +145,7 @@ class Fuser {
   }
 
   void RunRounds() {
-    for (int round = 0; round < kRoundsMax && RunRound(); ++round) {
+    for (int round = 0; round < kFusionRoundsMax && RunRound(); ++round) {
     }
   }
 
@@ -173,7 +172,7 @@ class Fuser {
       }
       std::sort(groups.begin(), groups.end());
       groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
-      size_t reach = groups.size() > kUsersMax ? kNeighbours : groups.size();
+      size_t reach = groups.size() > kFusionUsersMax ? kNeighbours : groups.size();
       for (size_t i = 0; i < groups.size(); ++i) {
         for (size_t j = i + 1; j < groups.size() && j <= i + reach; ++j) {
           uint32_t a = groups[i];

@@ -11,14 +11,13 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/member_table.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
-
-constexpr int64_t kHeldBytesMax = int64_t{1} << 20;  // of the program's own memory, by all members
 
 // The constants of a kernel that may be symbols: extents, spans, what is added to an index, and
 // where a single element is stored. A symbol that
@@ -189,7 +188,7 @@ class Grouper {
     }
     groups_.clear();
     for (auto& [key, members] : alike) {
-      if (!cost::PaysSharedLaunch(members.size()) || HeldBytes(members) > kHeldBytesMax) continue;
+      if (!cost::PaysSharedLaunch(members.size()) || HeldBytes(members) > kGroupHeldBytesMax) continue;
       Group group{std::move(members), {}};
       group.symbols = DifferingConstants(group.members);
       if (!cost::PaysSharedLaunch(MembersThatFit(group))) continue;

@@ -4,13 +4,11 @@
 #include <iterator>
 
 #include "compiler/ir/reduce_kinds.h"
+#include "compiler/support/limits.h"
 #include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
-
-constexpr uint64_t kExpandedNodesMax = 4096;
-constexpr int kComparedOpsMax = 64;  // of a value's expression
 
 StageFacts FactsOf(const v1::Stage& stage, uint32_t first_op) {
   StageFacts facts;
@@ -58,10 +56,10 @@ bool KernelFacts::ExpressionsFit() const {
   std::vector<uint64_t> sizes;
   for (const v1::ExprNode& node : kernel_.exprs()) {
     uint64_t size = 1;
-    for (uint32_t arg : node.args()) size = std::min(size + sizes[arg], kExpandedNodesMax + 1);
+    for (uint32_t arg : node.args()) size = std::min(size + sizes[arg], kKernelExpandedNodesMax + 1);
     sizes.push_back(size);
   }
-  const auto fits = [&](uint32_t expr) { return sizes[expr] <= kExpandedNodesMax; };
+  const auto fits = [&](uint32_t expr) { return sizes[expr] <= kKernelExpandedNodesMax; };
   bool all = std::all_of(kernel_.outer().begin(), kernel_.outer().end(), fits);
   for (const v1::Stage& stage : kernel_.stages()) {
     all = all && std::all_of(stage.inner().begin(), stage.inner().end(), fits);

@@ -4,12 +4,11 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/support/limits.h"
 #include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
-
-constexpr int64_t kCachedBytesMax = 256 << 10;  // of a stack of some MiB
 
 bool IsCacheable(const KernelFacts& facts, uint32_t id) {
   return IsExponential(facts.opcode(id)) && facts.op(id).dtype() == v1::F32;
@@ -22,7 +21,7 @@ bool MayCache(const KernelFacts& facts, const v1::VectorSchedule& schedule, uint
   if (&first >= &second || !first.IsRowPass() || !second.IsRowPass()) return false;
   if (first.stage->inner(0) != second.stage->inner(0) || !facts.SameValue(writer, reader)) return false;
   const int64_t elements = facts.ConstantExpr(second.stage->inner(0)).value_or(0);
-  return elements >= schedule.lanes() && elements <= kCachedBytesMax / 4;
+  return elements >= schedule.lanes() && elements <= kRowCacheBytesMax / 4;
 }
 
 // The first exponential of an earlier stage that is the one asked for.

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/target/cost_model.h"
 
@@ -12,7 +13,6 @@ namespace {
 
 constexpr int64_t kElementsMax = std::numeric_limits<int32_t>::max();
 constexpr uint32_t kClustersFrom = 90;
-constexpr int64_t kUnitsMax = int64_t{1} << 20;  // of a launch, where each is a block
 
 absl::Status Unsupported(absl::string_view why) {
   return absl::UnimplementedError(absl::StrCat("unsupported: a gemm of few rows ", why));
@@ -130,7 +130,7 @@ absl::StatusOr<SkinnyShape> SkinnyShape::Of(const v1::Gemm& gemm, const v1::Skin
   shape.steps_of_warp = static_cast<uint32_t>((needed + shape.steps - 1) / shape.steps) * shape.steps;
   if (shape.gemm.along_n && shape.gemm.columns % (2 * shape.tiles) != 0)
     return Unsupported("whose weights end within a lane's columns");
-  if (shape.units() > kUnitsMax) return Unsupported("of this size");
+  if (shape.units() > kLaunchBlocksMax) return Unsupported("of this size");
   if (int64_t{shape.slots()} * shape.slot_elements() * 4 > kPartialSumsBytesMax)
     return absl::InvalidArgumentError("a schedule whose sums do not fit a block's memory");
   return shape;

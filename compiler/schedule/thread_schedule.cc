@@ -15,13 +15,12 @@
 #include "compiler/schedule/thread_unroll.h"
 #include "compiler/schedule/thread_walk.h"
 #include "compiler/schedule/tile_threads.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
-
-constexpr size_t kOthersMax = 4;
 
 using Chooses = void(const KernelFacts&, const Machine&, v1::ThreadSchedule*);
 using Checks = absl::Status(const KernelFacts&, const Machine&, const v1::ThreadSchedule&);
@@ -133,7 +132,8 @@ std::vector<v1::ThreadSchedule> ThreadSchedules(const KernelFacts& facts, const 
     const bool known = std::any_of(schedules.begin(), schedules.end(), [&](const v1::ThreadSchedule& one) {
       return SerializeDeterministic(one) == bytes;
     });
-    if (known || schedules.size() > kOthersMax || !CheckThreadSchedule(facts, machine, other).ok()) return;
+    if (known || schedules.size() > kOtherSchedulesMax || !CheckThreadSchedule(facts, machine, other).ok())
+      return;
     schedules.push_back(std::move(other));
   };
   for (const ThreadRule& rule : kRules) {

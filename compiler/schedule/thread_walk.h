@@ -15,8 +15,7 @@
 namespace kiln {
 
 inline constexpr unsigned kWarp = 32;
-inline constexpr unsigned kBlockThreads = 256;  // of a usual block
-inline constexpr unsigned kBlockThreadsMax = 1024;
+inline constexpr unsigned kBlockThreads = 256;         // of a usual block
 inline constexpr int64_t kAccessBytes = 16;            // the widest access of a thread
 inline constexpr int64_t kIterationsAtOnce = 8;        // whose loads are in flight, of cheap bodies
 inline constexpr int64_t kLongIterationsAtOnce = 4;    // likewise, of others

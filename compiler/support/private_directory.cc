@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int kLinksMax = 40;  // as the kernel follows
 
 absl::Status Errno(absl::string_view what, const std::string& path) {
   const std::string message = absl::StrCat(what, " ", path, ": ", strerror(errno));
@@ -87,7 +86,7 @@ absl::Status CheckTheWayTo(const fs::path& directory) {
       }
       std::error_code error;
       const fs::path target = fs::read_symlink(next, error);
-      if (error || ++links > kLinksMax) return Refusal(next, "is a link that leads nowhere");
+      if (error || ++links > kPathLinksMax) return Refusal(next, "is a link that leads nowhere");
       PushNames(target, &names);
       continue;
     }

@@ -4,7 +4,6 @@
 // ID,ID", the daemons that the call has passed. Threads: pure functions.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -23,7 +22,6 @@ inline constexpr uint32_t kSigningProtocol = 2;
 inline constexpr char kProtocolMetadata[] = "kiln-protocol";
 inline constexpr char kOnBehalfOfMetadata[] = "kiln-on-behalf-of";
 inline constexpr char kHopsMetadata[] = "kiln-hops";
-inline constexpr size_t kHopsMax = 2;
 
 inline std::string ToText(const ProtocolRange& range) { return absl::StrCat(range.min, "-", range.max); }
 

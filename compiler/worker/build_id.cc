@@ -10,11 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "compiler/support/digest.h"
+#include "compiler/support/limits.h"
 
 namespace kiln {
 namespace {
-
-constexpr size_t kNotesMax = 1u << 20;
 
 size_t Padded(size_t size) { return (size + 3) & ~size_t{3}; }
 
@@ -67,7 +66,7 @@ absl::StatusOr<std::string> BuildIdOfFile(const std::string& path) {
     ElfW(Phdr) segment;
     file.seekg(header.e_phoff + i * sizeof(segment));
     if (!file.read(reinterpret_cast<char*>(&segment), sizeof(segment))) break;
-    if (segment.p_type != PT_NOTE || segment.p_filesz > kNotesMax) continue;
+    if (segment.p_type != PT_NOTE || segment.p_filesz > kBuildNoteBytesMax) continue;
     std::vector<char> notes(segment.p_filesz);
     file.seekg(segment.p_offset);
     if (!file.read(notes.data(), notes.size())) break;

@@ -25,9 +25,6 @@
 namespace kiln {
 namespace {
 
-constexpr rlim_t kOpenFilesMax = kDaemonOpenFilesMin;
-constexpr rlim_t kGpuOpenFilesMax = 4096;
-
 // Writable: devices, what is its own of /proc, and a file that the driver makes, unlinks and keeps open.
 constexpr const char* kDriverWrites[] = {"/dev", "/proc", "/tmp"};
 constexpr const char* kDriverReads[] = {
@@ -78,7 +75,8 @@ absl::Status SetLimits(const SandboxOptions& options) {
   KILN_RETURN_IF_ERROR(Limit(RLIMIT_CORE, 0, "RLIMIT_CORE"));
   rlimit files = {};
   if (getrlimit(RLIMIT_NOFILE, &files) != 0) return Errno("RLIMIT_NOFILE");
-  const rlim_t files_max = std::min(files.rlim_max, options.gpu ? kGpuOpenFilesMax : kOpenFilesMax);
+  const rlim_t files_max =
+      std::min(files.rlim_max, options.gpu ? kGpuWorkerOpenFilesMax : kWorkerOpenFilesMax);
   KILN_RETURN_IF_ERROR(Limit(RLIMIT_NOFILE, files_max, "RLIMIT_NOFILE"));
   if (kBoundAddressSpace && options.memory_bytes > 0) {
     KILN_RETURN_IF_ERROR(Limit(RLIMIT_AS, options.memory_bytes, "RLIMIT_AS"));

@@ -104,11 +104,10 @@ class Worker {
 
   // A back-end is warm after its first kernel, so it is kept; a daemon's callers have few targets.
   absl::StatusOr<CodegenBackend*> BackendFor(const v1::Target& target) {
-    constexpr size_t kBackendsMax = 8;
     const std::string key = SerializeDeterministic(target);
     if (auto found = backends_.find(key); found != backends_.end()) return found->second.get();
     KILN_ASSIGN_OR_RETURN(std::unique_ptr<CodegenBackend> backend, NewCodegenBackend(target));
-    if (backends_.size() >= kBackendsMax) backends_.clear();
+    if (backends_.size() >= kWorkerBackendsMax) backends_.clear();
     return (backends_[key] = std::move(backend)).get();
   }
 

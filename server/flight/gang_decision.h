@@ -10,14 +10,12 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "compiler/support/limits.h"
 #include "compiler/support/monotonic_time.h"
 #include "server/flight/gang_table.h"
 #include "server/flight/gang_verdict.h"
 
 namespace kiln {
 
-inline constexpr int kGangAsksMax = 2 * kGangVariantsMax;  // one that is lost is another member's gain
 inline constexpr absl::Duration kGangPauseMin = absl::Milliseconds(10);
 inline constexpr absl::Duration kGangPauseMax = absl::Milliseconds(250);
 

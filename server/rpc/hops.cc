@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/protocol.h"
 #include "server/limits.h"
 

@@ -19,7 +19,6 @@
 namespace kiln {
 namespace {
 
-constexpr int kMessageBytesMax = 64 << 20;
 constexpr size_t kIdBytes = 8;
 constexpr absl::Duration kFetchLimit = absl::Seconds(10);
 constexpr uint64_t kFetchBytesPerSecond = 1'000'000;
@@ -179,8 +178,8 @@ absl::StatusOr<Upstream::LinkPtr> Upstream::NewLink() const {
   if (!options_.tls.certificate.empty()) {
     KILN_ASSIGN_OR_RETURN(link->pems, ReadTlsPems(options_.tls, TlsNames()));
   }
-  KILN_ASSIGN_OR_RETURN(link->channel, NewChannel(options_.address, options_.tls, TlsNames(),
-                                                  kMessageBytesMax, KeepAlive::kAlways));
+  KILN_ASSIGN_OR_RETURN(link->channel, NewChannel(options_.address, options_.tls, TlsNames(), kReplyBytesMax,
+                                                  KeepAlive::kAlways));
   link->stub = v1::Compiler::NewStub(link->channel);
   return link;
 }

@@ -7,6 +7,7 @@
 #include "compiler/graph/guard_text.h"
 #include "compiler/graph/guards.h"
 #include "compiler/support/digest.h"
+#include "compiler/support/limits.h"
 #include "gtest/gtest.h"
 
 namespace kiln {
