@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Checks that folders include one way and Python's modules import one way (tests/arrows.py), that numbers of machines
 # stand in compiler/target (tests/machine_numbers.py), that no class or function of cache, client, compiler and server is
-# too large (tests/class_sizes.py), that Python is as ruff and mypy want it (pyproject.toml) and that every C++ file is
-# as .clang-format says. A program that is missing is named, and its part is not checked. They judge as these
-# versions do: LLVM 22 (deploy/install_deps.sh --dev), ruff and mypy of deploy/setup.sh --tests.
+# too large (tests/class_sizes.py), that their limits stand in their limits.h (tests/limits.py), that Python is as ruff
+# and mypy want it (pyproject.toml) and that every C++ file is as .clang-format says. A program that is missing is named,
+# and its part is not checked. They judge as these versions do: LLVM 22 (deploy/install_deps.sh --dev), ruff and mypy of
+# deploy/setup.sh --tests.
 #   tests/lint.sh --fix         formats the files
 #   tests/lint.sh --tidy        asks clang-tidy (.clang-tidy) about every source of a build (an hour on 2 cores)
 #   tests/lint.sh --tidy-quick  the same without its static analyser (minutes)
@@ -31,6 +32,7 @@ PATH="$PWD/.venv/bin:$PATH"
 tests/arrows.py
 tests/machine_numbers.py
 tests/class_sizes.py
+tests/limits.py
 if has ruff "deploy/setup.sh --tests"; then
   ruff check --no-cache --quiet "${ruff_options[@]}" .
   echo "ruff: clean"

@@ -14,6 +14,7 @@ sys.path.insert(0, TESTS)
 import arrows  # noqa: E402 - the path comes first
 import class_sizes  # noqa: E402
 import extending  # noqa: E402
+import limits  # noqa: E402
 import machine_numbers  # noqa: E402
 
 
@@ -30,6 +31,7 @@ def test_the_patches_apply_and_touch_what_the_document_says(copy: pathlib.Path) 
     # What they make keeps to the rules that lint asks of the tree.
     assert arrows.faults(copy, arrows.read_table(arrows.ARROWS)) == []
     assert class_sizes.faults(copy, class_sizes.LARGER) == []
+    assert limits.faults(copy, limits.OTHER) == []
     assert machine_numbers.faults(copy, machine_numbers.OTHER) == []
 
 
