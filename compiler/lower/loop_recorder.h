@@ -78,6 +78,7 @@ class LoopRecorder {
   ExprPool& exprs() { return exprs_; }
 
   // Graph nodes whose work this body holds; sorted and unique after `TakeOrigins`.
+  void AddOrigin(uint32_t node) { origins_.push_back(node); }
   void AddOrigins(absl::Span<const uint32_t> nodes) {
     origins_.insert(origins_.end(), nodes.begin(), nodes.end());
   }

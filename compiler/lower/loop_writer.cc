@@ -87,7 +87,7 @@ bool LoopWriter::HasDivision(ExprId root) {
 LoweredTensor LoopWriter::FinishVirtual(const TensorType& type, LoopRecorder& ops, LoopOpId result,
                                         std::vector<ExprId> vars) {
   checks_.Fail(ops.status());
-  ops.AddOrigins({node_});
+  ops.AddOrigin(node_);
   auto body = std::make_shared<VirtualBody>();
   LiveOps live = KeepLiveOps(out_.exprs, ops.body(), {result});
   body->ops = std::move(live.ops);
@@ -204,7 +204,7 @@ void LoopWriter::EmitReduced(const BufferView& target, const std::vector<ExprId>
   Domain outer = NewDomain(target.sizes);
   SortByStride(target.strides, outer.index, outer.loops);
   LoopRecorder ops(out_.exprs);
-  ops.AddOrigins({node_});
+  ops.AddOrigin(node_);
   const LoopOpId result = value(ops, outer.index, inner.index);
   ops.Store(target.buffer, target.dtype, FlatIndex(out_.exprs, target, outer.index), result);
   EmitLoops(ops, std::move(outer.loops), std::move(inner.loops), false);
@@ -215,7 +215,7 @@ void LoopWriter::EmitOrdered(const std::vector<ExprId>& outer_sizes, const std::
   Domain outer = NewDomain(outer_sizes);
   Domain inner = NewDomain(inner_sizes);
   LoopRecorder ops(out_.exprs);
-  ops.AddOrigins({node_});
+  ops.AddOrigin(node_);
   body(ops, outer.index, inner.index);
   const bool ordered = !inner.loops.empty();
   EmitLoops(ops, std::move(outer.loops), std::move(inner.loops), ordered);
