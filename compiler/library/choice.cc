@@ -100,15 +100,14 @@ bool PaysConvolutionByGemm(const Graph& graph, const Convolution& convolution, c
   return cost::PaysConv1x1AsGemm(machine, sizes);
 }
 
-// Windows that neither overlap nor leave a gap; the runtime has no such gemm of F64. Windows that are not
-// known may cut patches: lowering refuses them.
+// Windows that are known to neither overlap nor leave a gap; the runtime has no such gemm of F64.
 bool CanConvolvePatches(const Graph& graph, const Convolution& convolution) {
   if (convolution.gradients) return false;
   const TensorType& type = graph.type(convolution.result);
   if (!IsGpu(type.device) || type.dtype == v1::F64) return false;
   if (type.rank() != 4 || !IsOfImages(graph, convolution)) return false;
   const std::optional<Window> window = WindowOf(graph, convolution);
-  return convolution.is_ungrouped() && (!window || window->cuts_patches());
+  return convolution.is_ungrouped() && window && window->cuts_patches();
 }
 
 constexpr Row<Convolution> kConvolutions[] = {

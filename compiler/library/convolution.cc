@@ -112,7 +112,8 @@ bool IsWindowPerChannel(const Graph& graph, const Convolution& convolution) {
   if (convolution.gradients || !IsDepthwise(graph, convolution)) return false;
   const TensorType &image = graph.type(convolution.input), &weight = graph.type(convolution.weight);
   if (!IsFloat(image.dtype) || image.dtype != weight.dtype) return false;
-  return graph.exprs.AsConst(weight.sizes[2]) && graph.exprs.AsConst(weight.sizes[3]);
+  return WindowOf(graph, convolution) && graph.exprs.AsConst(weight.sizes[2]) &&
+         graph.exprs.AsConst(weight.sizes[3]);
 }
 
 GraphNode WithoutBias(const GraphNode& node) {

@@ -3,7 +3,6 @@
 #include <optional>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "compiler/graph/channels_last.h"
 #include "compiler/library/choice.h"
 #include "compiler/lower/library_call.h"
@@ -31,13 +30,6 @@ std::vector<ExprId> SoLaid(LoweringContext& context, ValueId value) {
   return ChannelsLastStrides(context.exprs(), context.value(value).sizes);
 }
 
-absl::StatusOr<Window> KnownWindow(LoweringContext& context, const Convolution& convolution) {
-  const std::optional<Window> window = WindowOf(context.graph(), convolution);
-  if (window) return *window;
-  return absl::UnimplementedError(
-      "unsupported: a convolution whose stride, padding or dilation is not known");
-}
-
 // One channel of the result reads one of the image, through a window unrolled here.
 absl::Status LowerWindowPerChannel(LoweringContext& context, const GraphNode& node,
                                    const Convolution& convolution) {
@@ -50,7 +42,7 @@ absl::Status LowerWindowPerChannel(LoweringContext& context, const GraphNode& no
   const TensorType& type = context.ResultType(node);
   if (type.rank() != 4)
     return absl::InvalidArgumentError("a convolution of images whose result has another rank");
-  KILN_ASSIGN_OR_RETURN(const Window window, KnownWindow(context, convolution));
+  const Window window = *WindowOf(context.graph(), convolution);  // known where this is chosen
   const int64_t group = *context.exprs().AsConst(weight.sizes[0]) / *context.exprs().AsConst(input.sizes[1]);
   if (!context.status().ok()) return context.status();
   const v1::DType compute = ComputeType(type.dtype);
@@ -88,7 +80,7 @@ absl::Status CallOnPatches(LoweringContext& context, const GraphNode& node, cons
                            const TensorType& type, bool channels_last) {
   ExprPool& exprs = context.exprs();
   const LoweredTensor input = context.value(convolution.input), weight = context.value(convolution.weight);
-  KILN_ASSIGN_OR_RETURN(const Window window, KnownWindow(context, convolution));
+  const Window window = *WindowOf(context.graph(), convolution);  // known where this is chosen
   context.checks().CheckSize(input.sizes[1], weight.sizes[1]);
   const ExprId points = context.Const(window.kernel[0] * window.kernel[1]),
                width = context.Const(window.kernel[1]);

@@ -1,4 +1,7 @@
 // Convolutions on a GPU: what of them is a loop, and in which layout the library gets the rest.
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "tests/unit/lower_testing.h"
 
 namespace kiln {
@@ -145,6 +148,35 @@ TEST(LowerConvolution, PatchesAreChannelsOfOnePoint) {
       for (int p = 0; p < 4; ++p) {
         EXPECT_EQ(got[(c * 6 + i) * 4 + p], c * 30 + (p / 2 * 2 + i / 3) * 6 + p % 2 * 3 + i % 3);
       }
+    }
+  }
+}
+
+// Of a stride or a padding that only the run knows nothing is a kernel's, nor are its windows patches.
+TEST(LowerConvolution, AWindowThatIsNotKnownIsTheLibrarys) {
+  for (const std::string name : {"", "stride", "padding"}) {  // the control: it is known
+    for (const int64_t groups : {1, 4}) {
+      GraphMaker maker;
+      maker.graph.symbols.emplace_back();
+      maker.graph.symbols[0].set_kind(v1::SYMBOL_INT);
+      const ExprId number = maker.graph.exprs.Symbol(0, {0, 4});
+      const ValueId x = maker.Input(v1::F32, {1, 4, 6, 6}), w = maker.Input(v1::F32, {8, 4 / groups, 2, 2});
+      GraphInput input;
+      input.sym_int = number;
+      maker.graph.inputs.push_back(input);
+      GraphMaker::Args args = ConvolutionArgs(maker, x, w, NoneArg{}, 2, 0, 1, groups);
+      for (auto& [key, argument] : args) {
+        if (key == name) argument = IntListArg{{number, number}};
+      }
+      maker.Output(maker.Node("aten.convolution.default", args, v1::F32, {1, 8, 3, 3}));
+      MoveToGpu(maker.graph);
+      const LoopGraph graph = Lower(maker);
+      SCOPED_TRACE(absl::StrCat(name, " of ", groups));
+      EXPECT_EQ(LoopCount(graph), name.empty() ? 1u : 0u);
+      if (name.empty()) continue;
+      ASSERT_EQ(graph.nodes.size(), 1u);
+      ASSERT_EQ(graph.nodes[0].call.tensors.size(), 2u);
+      EXPECT_EQ(graph.nodes[0].call.tensors[0].buffer, 0u);  // the image itself
     }
   }
 }
