@@ -52,7 +52,6 @@ OTHER = {
     "compiler/graph/expr.cc: kUnrolledMax": "up to where a product says more than a power",
     "compiler/passes/channel_moments.cc: kBlockMax": "up to where a block's error is small",
     "compiler/passes/channel_moments.cc: kBlockMin": "from where on one pass pays",
-    "compiler/passes/decompose_normalization.cc: kWideElementsMax": "numerics: which sums are F64",
     "compiler/passes/decompose_pooling.cc: kStepMax": "what 32 bits keep",
     "compiler/support/glibc.h: kMappedBytesMin": "a fact of glibc's malloc",
     "compiler/support/member_table.h: kBytesMax": "a launch's parameters, on every device",

@@ -39,7 +39,6 @@ OTHER = {
     "compiler/lower/value_facts.cc: kManyUses": "a count of uses",
     "compiler/lower/reduction_loops.cc: kLargeDomain": "numerics: how a large sum is split, the same on each machine",
     "compiler/lower/random.cc: 1 << 24": "steps of a uniform F32",
-    "compiler/passes/decompose_normalization.cc: kWideElementsMax": "numerics: which sums are F64",
     "compiler/schedule/column_threads.cc: kColumnsMin": "a sector, which all GPUs of NVIDIA move",
     "compiler/schedule/prefetch.cc: kBytesAheadMax": "what a kernel may bring, far beyond what any rule chooses",
     "compiler/schedule/skinny_schedule.h: kRowsByFmaMax": "rows that the kernel takes, on each machine",

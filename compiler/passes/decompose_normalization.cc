@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "compiler/passes/decomposition.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
@@ -134,23 +135,21 @@ Dims AllButChannels(int64_t rank) {
   return dims;
 }
 
-// On the CPU eager's accumulators are F64. Known large images stay F32: blocks of points, whose errors are
-// apart, are summed there first, and channel_moments makes one pass of two.
-constexpr int64_t kWideElementsMax = int64_t{1} << 19;
-
-bool IsWide(const Value& x) {
+// On the CPU eager's accumulators are F64. Images of which channel_moments makes one pass stay F32, for it
+// looks for sums of F32: blocks of points, whose errors are apart, are summed there first.
+bool IsWide(const Machine& machine, const Value& x) {
   if (x.type().device != v1::CPU || x.dtype() != v1::F32) return false;
   const auto elements = x.builder().exprs().AsConst(CountOf(x, Range(0, x.rank())));
-  return !elements || *elements < kWideElementsMax;
+  return !elements || !cost::PaysOnePassMoments(machine, *elements);
 }
 
 // In its accumulator's dtype.
-Value SumOfChannels(const Value& x, const Dims& dims) {
-  return Sum(IsWide(x) ? Cast(x, v1::F64) : x, dims, true);
+Value SumOfChannels(const Machine& machine, const Value& x, const Dims& dims) {
+  return Sum(IsWide(machine, x) ? Cast(x, v1::F64) : x, dims, true);
 }
 
-Value MeanOfChannels(const Value& x, const Dims& dims) {
-  return Cast(SumOfChannels(x, dims) / Sym{CountOf(x, dims)}, x.dtype());
+Value MeanOfChannels(const Machine& machine, const Value& x, const Dims& dims) {
+  return Cast(SumOfChannels(machine, x, dims) / Sym{CountOf(x, dims)}, x.dtype());
 }
 
 void SetStatistic(DecomposeContext& m, size_t i, const Value& statistic) {
@@ -179,9 +178,9 @@ bool BatchNormAs(DecomposeContext& m, bool training) {
   Moments moments;
   Value rstd;
   if (training) {
-    moments.mean = MeanOfChannels(x, dims);
+    moments.mean = MeanOfChannels(m.machine(), x, dims);
     moments.centered = x - moments.mean;
-    moments.variance = MeanOfChannels(moments.centered * moments.centered, dims);
+    moments.variance = MeanOfChannels(m.machine(), moments.centered * moments.centered, dims);
     rstd = Rsqrt(moments.variance + eps);
   } else {
     moments.centered = x - AlongChannels(running_mean, rank);
@@ -235,8 +234,8 @@ bool BatchNormBackward(DecomposeContext& m) {
   }
   const Sym count{CountOf(x, dims)};
   Value centered = x - mean;
-  Value sum = SumOfChannels(g, dims);
-  Value dot = SumOfChannels(g * centered, dims);
+  Value sum = SumOfChannels(m.machine(), g, dims);
+  Value dot = SumOfChannels(m.machine(), g * centered, dims);
   Value wide_rstd = Cast(rstd, dot.dtype());
   const auto narrow = [&](const Value& statistic) { return Cast(statistic, x.dtype()); };
   if (m.Wanted(0)) {

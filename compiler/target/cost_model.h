@@ -53,7 +53,8 @@ bool PaysWeightMatrix(std::optional<int64_t> positions);
 // F32 attention on a GPU as two gemms and a softmax. `matrices`: images times heads.
 bool PaysSplitAttention(const Machine& machine, int64_t matrices, int64_t queries, int64_t keys);
 
-// Mean and variance of so many F32 numbers in one pass, on a CPU: fewer stay in the cache between two.
+// Mean and variance of so many F32 numbers in one pass, on a CPU: fewer stay in the cache between two. Those
+// are summed in F64, the others in F32 (docs/numerics.md).
 bool PaysOnePassMoments(const Machine& machine, int64_t elements);
 
 // ---- lowering: values that are computed again or stored

@@ -143,6 +143,49 @@ TEST(Decompose, GradientsOfDepthwiseConvolutionsPadFewChannelsAtATime) {
   }
 }
 
+// One question decides which sums are F32 and which images are summed in one pass of blocks, on every row.
+TEST(Decompose, StatisticsOfChannelsAreF32WhereBlocksOfPointsAreSummed) {
+  struct Case {
+    const char *triple, *machine;
+    int64_t elements_min;
+  };
+  for (const Case& c : {Case{"x86_64-linux-gnu", "", 1 << 19}, Case{"x86_64-linux-gnu", "renoir", 1 << 17},
+                        Case{"aarch64-linux-gnu", "graviton2", 1 << 20}}) {
+    v1::Target target;
+    target.set_triple(c.triple);
+    target.set_machine(c.machine);
+    PassOptions options;
+    options.machine = MachineOf(target);
+    ASSERT_EQ(options.machine.name, c.machine);
+    for (const bool large : {false, true}) {
+      Maker m;
+      const int64_t channels = c.elements_min / (large ? 4096 : 8192);
+      const ValueId x = m.Input({1, channels, 64, 64});
+      TensorType& image = m.graph.values[x];
+      image.strides = ChannelsLastStrides(m.graph.exprs, image.sizes);
+      const TensorType type = image;
+      for (const ValueId result : m.Nodes("aten.native_batch_norm.default",
+                                          {{"input", T(x)},
+                                           {"training", BoolArg{true}},
+                                           {"momentum", FloatArg{0.1}},
+                                           {"eps", FloatArg{1e-5}}},
+                                          {type, m.Type({channels}), m.Type({channels})}))
+        m.Output(result);
+      const absl::Status status = RunPasses(m.graph, options);
+      ASSERT_TRUE(status.ok()) << status;
+      bool wide = false, in_blocks = false;
+      for (const GraphNode& node : m.graph.nodes) {
+        for (const ValueId result : node.results) {
+          wide = wide || m.graph.type(result).dtype == v1::F64;
+          in_blocks = in_blocks || m.graph.type(result).rank() == 6;
+        }
+      }
+      EXPECT_EQ(wide, !large) << c.machine << m.graph.ToString();
+      EXPECT_EQ(in_blocks, large) << c.machine << m.graph.ToString();
+    }
+  }
+}
+
 // The library's kernel in F32 goes through the keys 64 at a time; gemms and a softmax wait for nothing.
 TEST(Decompose, AttentionOfOneImageOnAGpuBecomesGemmsWhereKeysAreMany) {
   struct Case {
