@@ -12,6 +12,7 @@
 #include "compiler/graph/schedule_text.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
+#include "compiler/target/device.h"
 #include "kiln/run_count.h"
 
 namespace kiln::python {
@@ -391,7 +392,7 @@ bool AddArtifactType(PyObject* module) {
 }
 
 PyObject* NewArtifact(CompiledArtifact compiled, CompileRequestInput request, const std::string& interpret) {
-  const bool gpu = compiled.manifest.target().triple().rfind("nvptx64-", 0) == 0;
+  const bool gpu = IsGpu(compiled.manifest.target());
   auto host = TorchHost(gpu ? v1::CUDA : v1::CPU);
   if (!host.ok()) return RaiseService(host.status());
   auto program = runtime::Program::Load(compiled.manifest, compiled.objects, interpret, *host);

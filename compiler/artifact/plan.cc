@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "compiler/artifact/fixed_symbols.h"
@@ -24,6 +23,7 @@
 #include "compiler/schedule/vector_schedule.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/device.h"
 #include "compiler/target/machine.h"
 #include "compiler/target/vector_target.h"
 
@@ -64,7 +64,7 @@ class DebugLog {
 
 // UNIMPLEMENTED where no back-end emits for the target.
 absl::Status ScheduleKernel(const v1::Target& target, v1::Kernel* kernel) {
-  if (absl::StartsWith(target.triple(), "nvptx64-")) return ScheduleThreads(MachineOf(target), kernel);
+  if (IsGpu(target)) return ScheduleThreads(MachineOf(target), kernel);
   KILN_ASSIGN_OR_RETURN(const VectorTarget vectors, VectorTarget::FromProto(target));
   return ScheduleVectors(vectors, kernel);
 }
@@ -91,7 +91,7 @@ void NoteOrigins(Schedule* schedule) {
 }
 
 bool Measures(const v1::Options& options, const v1::Target& target) {
-  return absl::StartsWith(target.triple(), "nvptx64-") &&
+  return IsGpu(target) &&
          (options.mode() == v1::MODE_MAX_AUTOTUNE || options.mode() == v1::MODE_MAX_AUTOTUNE_NO_CUDAGRAPHS);
 }
 

@@ -4,10 +4,10 @@
 
 #include <new>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/codegen_cpu.h"
 #include "compiler/codegen/codegen_nvptx.h"
+#include "compiler/target/device.h"
 #include "llvm/Support/ErrorHandling.h"
 
 namespace kiln {
@@ -28,7 +28,7 @@ absl::StatusOr<std::vector<EmittedGemm>> CodegenBackend::EmitGemm(const v1::Gemm
 absl::StatusOr<std::unique_ptr<CodegenBackend>> NewCodegenBackend(const v1::Target& target) {
   static const bool installed = (llvm::install_bad_alloc_error_handler(EndAsNewDoes), true);
   (void)installed;
-  if (absl::StartsWith(target.triple(), "nvptx64-")) return NewNvptxBackend(target);
+  if (IsGpu(target)) return NewNvptxBackend(target);
   return NewCpuBackend(target);
 }
 

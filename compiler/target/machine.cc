@@ -5,6 +5,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -113,7 +114,7 @@ bool HasAvx512(const v1::Target& target) {
 
 Machine MachineOf(const v1::Target& target) {
   Machine machine;
-  if (absl::StartsWith(target.triple(), "nvptx64-")) {
+  if (IsGpu(target)) {
     const auto row =
         absl::c_find_if(kGpus, [&](const GpuRow& each) { return each.name == target.machine(); });
     if (row == std::end(kGpus)) return machine;

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -19,6 +18,7 @@
 #include "compiler/support/limits.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/device.h"
 #include "compiler/target/vector_target.h"
 #include "compiler/worker/build_id.h"
 #include "compiler/worker/frame.h"
@@ -60,7 +60,7 @@ class Worker {
     v1::Target target;
     KILN_RETURN_IF_ERROR(ParseProto(request.sections().target(), "target", &target));
     absl::StatusOr<CodegenBackend*> backend = nullptr;
-    if (absl::StartsWith(target.triple(), "nvptx64-")) backend = BackendFor(target);
+    if (IsGpu(target)) backend = BackendFor(target);
     // Of a target without a back-end it is the first kernel that says so.
     KILN_ASSIGN_OR_RETURN(v1::PlanReply plan, PlanGraph(request, backend.ok() ? *backend : nullptr));
     v1::Frame frame;

@@ -16,7 +16,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "compiler/artifact/plan.h"
@@ -27,6 +26,7 @@
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -74,7 +74,7 @@ class Emitter {
     absl::StrAppend(text, absl::StrReplaceAll(name, {{" ", "_"}, {"\n", "_"}}), " ", digest, "\n");
   }
 
-  bool on_gpu() const { return absl::StartsWith(target_.triple(), "nvptx64-"); }
+  bool on_gpu() const { return IsGpu(target_); }
 
   absl::StatusOr<CodegenBackend*> BackendFor(const std::string& target) {
     std::unique_ptr<CodegenBackend>& backend = backends_[target];
