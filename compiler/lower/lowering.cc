@@ -161,8 +161,8 @@ void MaterializeReused(LoweringContext& context, const GraphNode& node) {
     const VirtualBody& body = *tensor.body;
     const cost::BodyCost cost = {body.ops.size(), body.loads, body.heavy};
     if (!cost::PaysStoring(cost, facts.uses[result], facts.memory_uses[result])) continue;
-    if (facts.row_room[result] != 0) {
-      context.memory().MaterializeWithRoom(tensor, facts.row_room[result]);
+    if (facts.padded_row_length[result] != 0) {
+      context.memory().MaterializeWithRowPadding(tensor, facts.padded_row_length[result]);
     } else {
       context.memory().Materialize(tensor);
     }

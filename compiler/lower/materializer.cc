@@ -28,7 +28,7 @@ void Materializer::MaterializeIfExpensive(LoweredTensor& tensor) {
   if (cost::PaysStoringBeforeLoop({body.ops.size(), body.loads, body.heavy})) Materialize(tensor);
 }
 
-void Materializer::MaterializeWithRoom(LoweredTensor& tensor, int64_t row_length) {
+void Materializer::MaterializeWithRowPadding(LoweredTensor& tensor, int64_t row_length) {
   if (tensor.is_strided() || tensor.sizes.empty()) return;
   std::vector<ExprId> sizes = tensor.sizes;
   sizes.back() = out_.exprs.Const(row_length);
@@ -42,7 +42,7 @@ void Materializer::MaterializeWithRoom(LoweredTensor& tensor, int64_t row_length
   row_padded_.insert(buffer);
 }
 
-bool Materializer::HasRoom(const LoweredTensor& tensor, const BufferView& whole) const {
+bool Materializer::HasRowPadding(const LoweredTensor& tensor, const BufferView& whole) const {
   return tensor.is_strided() && row_padded_.contains(tensor.view->buffer) && tensor.dtype == whole.dtype &&
          tensor.view->strides == whole.strides && tensor.view->offset == whole.offset &&
          out_.buffers[tensor.view->buffer].span == out_.exprs.Product(whole.sizes);

@@ -3,10 +3,9 @@
 //
 // When a virtual value is materialized:
 //  - something needs memory: a library call, a graph output, a reduction or scan result;
-//  - several consumers would repeat it: 4 loads or more, more than 30 ops, a heavy function, or 2 loads
-//    for 4 consumers;
-//  - its body has grown past 8 loads or 100 ops.
-// The cost model (target/cost_model.h) has the numbers; the driver asks it after each node.
+//  - several consumers would repeat a body that costs more than a load, or its body has grown too large:
+//    the driver asks cost::PaysStoring (target/cost_model.h) after each node;
+//  - an operator reads it more than once: cost::PaysStoringBeforeLoop.
 //
 // Ownership: borrows loop graph, checks and loops. Threads: one. Errors: those of the checks.
 #pragma once
@@ -32,10 +31,11 @@ class Materializer {
   const BufferView& Materialize(LoweredTensor& tensor, Layout layout = Layout::kPreferred);
   // For an operator that reads the tensor more than once.
   void MaterializeIfExpensive(LoweredTensor& tensor);
-  // A buffer of rows of `row_length`, of which the tensor fills the front; not of one that has a buffer.
-  void MaterializeWithRoom(LoweredTensor& tensor, int64_t row_length);
-  // Does the tensor lie in a buffer of rows that end in room, which all of `whole` fills?
-  bool HasRoom(const LoweredTensor& tensor, const BufferView& whole) const;
+  // In a buffer of rows of `row_length`: the tensor's own and their padding, which is not filled. A tensor
+  // that has a buffer stays there.
+  void MaterializeWithRowPadding(LoweredTensor& tensor, int64_t row_length);
+  // Does the tensor lie in a buffer of padded rows that is as large as `whole` and laid out like it?
+  bool HasRowPadding(const LoweredTensor& tensor, const BufferView& whole) const;
 
   // A copy in a buffer of its own with exactly these strides (zero strides allowed). Fails where others
   // are known to put two elements in one place.
@@ -50,7 +50,7 @@ class Materializer {
   LoopGraph& out_;
   LoweringChecks& checks_;
   LoopWriter& loops_;
-  absl::flat_hash_set<BufferId> row_padded_;  // whose rows end in room, which nobody has filled yet
+  absl::flat_hash_set<BufferId> row_padded_;  // whose rows end in padding that nobody has filled yet
 };
 
 }  // namespace kiln

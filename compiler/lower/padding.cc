@@ -1,6 +1,6 @@
 // constant_pad_nd. What a GPU's library call reads is stored in two parts, the tensor and what is added
 // behind its rows and columns, so that no load has a mask. A tensor of zeros added behind its rows is put
-// there by the loops that compute it, with room at the end of each row, and nothing is copied
+// there by the loops that compute it, in rows that end in padding, and nothing is copied
 // (pad_gemm_rows pads so).
 #include "compiler/lower/padding.h"
 
@@ -19,8 +19,8 @@ namespace kiln {
 namespace {
 
 // How much is added at the end of each dimension, where nothing is added in front, on a GPU.
-std::optional<std::vector<int64_t>> AddedBehind(const Graph& graph, const GraphNode& node,
-                                                absl::Span<const ExprId> pad) {
+std::optional<std::vector<int64_t>> EndPadding(const Graph& graph, const GraphNode& node,
+                                               absl::Span<const ExprId> pad) {
   const Argument* self = node.Find("self");
   const auto* tensor = self == nullptr ? nullptr : std::get_if<TensorArg>(self);
   if (tensor == nullptr || node.results.size() != 1) return std::nullopt;
@@ -38,7 +38,7 @@ std::optional<std::vector<int64_t>> AddedBehind(const Graph& graph, const GraphN
   return added;
 }
 
-// What shares the room behind rows has to agree on what stands there.
+// All that share the padding of rows have to agree on its elements.
 bool FillsWithZeros(const Graph& graph, const GraphNode& node) {
   const Argument* value = node.Find("value");
   if (value == nullptr) return true;
@@ -55,7 +55,7 @@ absl::Status StorePadded(LoweringContext& context, const GraphNode& node) {
   const Argument* value = node.Find("value");
   // An image channels-last stays one: the loops on both sides of it are.
   BufferView whole{0, type.dtype, type.sizes, PreferredStrides(context.exprs(), type), context.Const(0)};
-  if (FillsWithZeros(context.graph(), node) && context.memory().HasRoom(self, whole)) {
+  if (FillsWithZeros(context.graph(), node) && context.memory().HasRowPadding(self, whole)) {
     whole.buffer = self.view->buffer;
   } else {
     whole.buffer = context.out().AddBuffer(type.dtype, type.device, whole.sizes, whole.strides);
@@ -86,7 +86,7 @@ absl::Status LowerPad(LoweringContext& context, const GraphNode& node) {
   const Argument* value = node.Find("value");
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  if (const auto added = AddedBehind(context.graph(), node, pad);
+  if (const auto added = EndPadding(context.graph(), node, pad);
       added && !context.facts().UsedByLoopsOnly(node.results[0])) {
     return StorePadded(context, node);
   }
@@ -116,8 +116,8 @@ absl::Status LowerPad(LoweringContext& context, const GraphNode& node) {
 }  // namespace
 
 // Backwards, so that what holds for a view holds for what it views.
-std::vector<int64_t> FindRowRoom(const Graph& graph, const ValueFacts& facts) {
-  std::vector<int64_t> room(graph.values.size(), 0);
+std::vector<int64_t> FindRowPadding(const Graph& graph, const ValueFacts& facts) {
+  std::vector<int64_t> lengths(graph.values.size(), 0);
   for (size_t i = graph.nodes.size(); i-- > 0;) {
     const GraphNode& node = graph.nodes[i];
     const Argument* self = node.Find("self");
@@ -132,16 +132,17 @@ std::vector<int64_t> FindRowRoom(const Graph& graph, const ValueFacts& facts) {
       const Argument* pad = node.Find("pad");
       const auto* list = pad == nullptr ? nullptr : std::get_if<IntListArg>(pad);
       if (list == nullptr) continue;
-      const auto added = AddedBehind(graph, node, list->values);
+      const auto added = EndPadding(graph, node, list->values);
       const bool rows = added && std::count(added->begin(), added->end(), 0) + 1 == added->size();
       const auto length = graph.exprs.AsConst(to.sizes.back());
-      if (rows && added->back() > 0 && length && FillsWithZeros(graph, node)) room[tensor->value] = *length;
-    } else if (room[node.results[0]] != 0 && from.rank() > 0 && from.sizes.back() == to.sizes.back() &&
+      if (rows && added->back() > 0 && length && FillsWithZeros(graph, node))
+        lengths[tensor->value] = *length;
+    } else if (lengths[node.results[0]] != 0 && from.rank() > 0 && from.sizes.back() == to.sizes.back() &&
                (node.target == Op::kView || node.target == Op::kUnsafeView)) {
-      room[tensor->value] = room[node.results[0]];
+      lengths[tensor->value] = lengths[node.results[0]];
     }
   }
-  return room;
+  return lengths;
 }
 
 void RegisterPadding(LoweringTable& table) { table[Op::kConstantPadNd] = LowerPad; }

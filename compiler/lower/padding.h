@@ -1,4 +1,4 @@
-// Room behind the rows of a tensor, for the zeros that are added there.
+// Padding of a tensor's rows in memory, for the zeros that are added behind them.
 //
 // Threads: none shared. Errors: none; malformed nodes fail when they are lowered.
 #pragma once
@@ -11,8 +11,8 @@
 
 namespace kiln {
 
-// By value, of those that will be padded for a library call of a GPU: how long their rows are with what is
-// added to them; 0 of others. Of `facts` it reads uses and pins.
-std::vector<int64_t> FindRowRoom(const Graph& graph, const ValueFacts& facts);
+// By value, of those that will be padded for a library call of a GPU: how long their rows are with their
+// padding; 0 of others. Of `facts` it reads uses and pins.
+std::vector<int64_t> FindRowPadding(const Graph& graph, const ValueFacts& facts);
 
 }  // namespace kiln

@@ -83,7 +83,7 @@ ValueFacts FindValueFacts(const Graph& graph) {
   facts.pinned = PinnedLayouts(graph);
   facts.shared = SharedByOutputs(graph);
   facts.owners = MemoryOwners(graph);
-  facts.row_room = FindRowRoom(graph, facts);
+  facts.padded_row_length = FindRowPadding(graph, facts);
   return facts;
 }
 

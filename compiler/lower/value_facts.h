@@ -16,12 +16,12 @@ namespace kiln {
 
 // Everything is by value.
 struct ValueFacts {
-  std::vector<uint32_t> uses;     // consumers, looking through views
-  std::vector<bool> memory_uses;  // some consumer is no loop: a library call, an output
-  std::vector<bool> pinned;       // as PinnedLayouts (pinned_layouts.h) says
-  std::vector<bool> shared;       // as SharedByOutputs
-  std::vector<ValueId> owners;    // as MemoryOwners
-  std::vector<int64_t> row_room;  // the length of its rows with what is added to them (padding.h), or 0
+  std::vector<uint32_t> uses;              // consumers, looking through views
+  std::vector<bool> memory_uses;           // some consumer is no loop: a library call, an output
+  std::vector<bool> pinned;                // as PinnedLayouts (pinned_layouts.h) says
+  std::vector<bool> shared;                // as SharedByOutputs
+  std::vector<ValueId> owners;             // as MemoryOwners
+  std::vector<int64_t> padded_row_length;  // as FindRowPadding (padding.h) says
   absl::flat_hash_map<ValueId, std::vector<SizeBind>> binds;  // symbols that are sizes of the value
 
   bool UsedByLoopsOnly(ValueId id) const { return !memory_uses[id]; }

@@ -85,7 +85,7 @@ TEST(LowerIndex, MaxPoolingGradientAddsEveryWindow) {
   }
 }
 
-// On a GPU zeros behind rows may lie in room that the rows' own loops leave; another filling has memory of
+// On a GPU zeros behind rows may lie in padding that the rows' own loops leave; another filling has memory of
 // its own.
 TEST(LowerIndex, PaddingsOfOneTensorKeepTheirFillings) {
   GraphMaker maker;
