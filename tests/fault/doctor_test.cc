@@ -18,7 +18,7 @@
 #include "tests/fault/shifted_clock.h"
 #include "tests/fault/test_daemon.h"
 #include "tests/fault/tier_daemons.h"
-#include "tests/unit/scratch.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace kiln {
 namespace {
@@ -74,7 +74,7 @@ TEST(Doctor, ClocksThatDiffer) {
 }
 
 // A daemon by TLS, and callers of it.
-class DoctorByTls : public Scratch {
+class DoctorByTls : public InTemporaryDirectory {
  protected:
   void Write(const std::string& name, const std::string& text) {
     const std::string path = absl::StrCat(directory_, "/", name);

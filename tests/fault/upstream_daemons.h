@@ -19,11 +19,11 @@
 #include "gtest/gtest.h"
 #include "tests/fault/certificates.h"
 #include "tests/fault/test_daemon.h"
-#include "tests/unit/scratch.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace kiln {
 
-class UpstreamDaemons : public Scratch {
+class UpstreamDaemons : public InTemporaryDirectory {
  protected:
   // Of a daemon that signs by the key `name` and takes what those of `trusted` sign.
   std::string Signing(const std::string& name, const std::vector<std::string>& trusted,

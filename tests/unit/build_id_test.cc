@@ -5,12 +5,12 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "tests/unit/scratch.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace kiln {
 namespace {
 
-TEST_F(Scratch, BuildIds) {
+TEST_F(InTemporaryDirectory, BuildIds) {
   const auto own = BuildIdOfFile("/proc/self/exe");
   if (own.ok()) {
     EXPECT_EQ(*own, OwnBuildId());

@@ -14,7 +14,7 @@
 #include "compiler/support/limits.h"
 #include "gtest/gtest.h"
 #include "server/limits.h"
-#include "tests/unit/scratch.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace kiln {
 namespace {
@@ -346,7 +346,7 @@ TEST(Config, LimitsThemselvesAreFine) {
   }
 }
 
-TEST_F(Scratch, ConfigFileErrorsSayWhere) {
+TEST_F(InTemporaryDirectory, ConfigFileErrorsSayWhere) {
   std::ofstream(directory_ + "/c") << "listen {\n  unix_sock: \"/x\"\n}\n";
   const auto config = ReadConfigFile(directory_ + "/c");
   EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);

@@ -14,7 +14,7 @@
 #include "server/build/artifact.h"
 #include "server/flight/hit_index.h"
 #include "server/schedule/clock.h"
-#include "tests/unit/scratch.h"
+#include "tests/unit/temporary_directory.h"
 #include "tests/unit/test_signatures.h"
 
 namespace kiln {
@@ -38,7 +38,7 @@ Artifact ArtifactOfOneKernel() {
 }
 
 // Control: without the holds its objects go with the only manifest that names them.
-TEST_F(Scratch, WhatAFlightTakesFromTheStoreIsNotEvicted) {
+TEST_F(InTemporaryDirectory, WhatAFlightTakesFromTheStoreIsNotEvicted) {
   for (const bool held : {true, false}) {
     int64_t now = 1'700'000'000;
     StoreEnvironment environment;
@@ -65,7 +65,7 @@ TEST_F(Scratch, WhatAFlightTakesFromTheStoreIsNotEvicted) {
 }
 
 // A pinned variant is older than all others. The control: the oldest of those has gone.
-TEST_F(Scratch, ANewVariantTakesNoPinnedOnesPlace) {
+TEST_F(InTemporaryDirectory, ANewVariantTakesNoPinnedOnesPlace) {
   int64_t now = 1'700'000'000;
   StoreEnvironment environment;
   environment.now_unix_seconds = [&now] { return now; };
@@ -98,7 +98,7 @@ TEST_F(Scratch, ANewVariantTakesNoPinnedOnesPlace) {
 }
 
 // Its objects went while it was made. The control: with them it is a hit.
-TEST_F(Scratch, AVariantWithoutItsObjectsIsNoHit) {
+TEST_F(InTemporaryDirectory, AVariantWithoutItsObjectsIsNoHit) {
   v1::StoreConfig config;
   config.set_directory(directory_ + "/store");
   auto store = NewStore(config);
@@ -119,7 +119,7 @@ TEST_F(Scratch, AVariantWithoutItsObjectsIsNoHit) {
 
 // What waits goes last; outdated it is passed over, unless the key is refused by now. One that is made anew
 // is what there is.
-TEST_F(Scratch, AVariantThatWaitsIsServedWhileNoOtherCanBe) {
+TEST_F(InTemporaryDirectory, AVariantThatWaitsIsServedWhileNoOtherCanBe) {
   struct : public WaitingPrograms {
     bool IsOutdated(const std::string&, const std::string&, const std::string&) override { return outdated; }
     void Made(const std::string&, const std::string&) override { ++made; }
@@ -168,7 +168,7 @@ TEST_F(Scratch, AVariantThatWaitsIsServedWhileNoOtherCanBe) {
 
 // Who guesses another namespace's variant takes nothing from its owner. The control: one that has gone is
 // forgotten.
-TEST_F(Scratch, AGuessLeavesTheOwnersHits) {
+TEST_F(InTemporaryDirectory, AGuessLeavesTheOwnersHits) {
   v1::StoreConfig config;
   config.set_directory(directory_ + "/store");
   auto store = NewStore(config);

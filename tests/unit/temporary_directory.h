@@ -10,13 +10,13 @@
 
 namespace kiln {
 
-class Scratch : public testing::Test {
+class InTemporaryDirectory : public testing::Test {
  protected:
-  Scratch() {
+  InTemporaryDirectory() {
     char path[] = "/tmp/kiln-test-XXXXXX";
     directory_ = mkdtemp(path);
   }
-  ~Scratch() override { std::filesystem::remove_all(directory_); }
+  ~InTemporaryDirectory() override { std::filesystem::remove_all(directory_); }
   std::string directory_;
 };
 
