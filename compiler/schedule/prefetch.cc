@@ -17,9 +17,10 @@
 namespace kiln {
 namespace {
 
-constexpr uint32_t kSharesMax = 2;            // stages that share a row's lines
-constexpr uint32_t kBytesAheadMax = 1 << 20;  // beyond, no cache keeps a line until its turn
-constexpr uint32_t kRowsAheadMax = 64;
+constexpr uint32_t kSharesMax = 2;  // stages that share a row's lines
+// What a schedule may say, far beyond what a rule chooses by any row of the table: a schedule is as valid for
+// one machine as for another.
+constexpr uint32_t kBytesAheadMax = 1 << 20, kRowsAheadMax = 64;
 
 using Prefetches = std::map<uint32_t, v1::Prefetch>;  // by load
 
