@@ -46,12 +46,50 @@ def copy(tmp_path: pathlib.Path) -> pathlib.Path:
     "  if (shape.sums_of_lane() + shape.words_of_step() > 80) return true;",
     "  const int64_t most = gpu.registers_of_multiprocessor / threads / 2;",
     "  if (type.device == v1::CUDA) return true;",
+    "constexpr int64_t kL2 = 50'000'000;",
+    "constexpr int64_t kL2 = 50 * 1000 * 1000;",
+    "  if (bytes > 1.6e7) return true;",
+    "constexpr int64_t kL2 = kMiB * 16;",
+    "constexpr int64_t kBlocks = 2 * 66;",
+    "constexpr int64_t kLaunchNs = 2100;",
+    "constexpr double kBytesASecond = 3.35e12;",
+    "  if (bytes > 48'000) return true;",
 ])
 def test_one_is_named(copy: pathlib.Path, line: str) -> None:
     path = copy / "compiler" / "schedule" / "fuse.cc"
     path.write_text(path.read_text() + line + "\n")
     found, = machine_numbers.faults(copy, machine_numbers.OTHER)
-    assert found.startswith("compiler/schedule/fuse.cc:") and found.endswith(line.strip())
+    assert found.startswith("compiler/schedule/fuse.cc: ") and found.endswith(line.strip())
+
+
+@pytest.mark.parametrize("line", [
+    "constexpr int64_t kBlocks = 2 * 67;",
+    "constexpr int64_t kLaunches = 3;",
+    "  if (bytes > 1.6e3) return true;",
+    "  const uint64_t bits = 0x9e3779b97f4a7c15u;",
+    "  const int64_t aligned = (bytes + 255) / 256 * 256;",
+    "  const int mode = 0644;",
+    "  if (type.device == v1::CPU) return true;  // 16 << 20",
+])
+def test_none_is_named(copy: pathlib.Path, line: str) -> None:
+    path = copy / "compiler" / "schedule" / "fuse.cc"
+    path.write_text(path.read_text() + line + "\n")
+    assert machine_numbers.faults(copy, machine_numbers.OTHER) == []
+
+
+def test_a_comment_above_says_what_a_number_is(copy: pathlib.Path) -> None:
+    path = copy / "compiler" / "schedule" / "fuse.cc"
+    path.write_text(path.read_text() + "// A second, beyond the\n// cache.\nconstexpr int64_t kFour = 77;\n")
+    found, = machine_numbers.faults(copy, machine_numbers.OTHER)
+    assert found.startswith("compiler/schedule/fuse.cc: kFour on line ")
+
+
+def test_an_exception_is_of_one_name(copy: pathlib.Path) -> None:
+    other = {**machine_numbers.OTHER, "compiler/schedule/fuse.cc: kCache": "another's"}
+    path = copy / "compiler" / "schedule" / "fuse.cc"
+    path.write_text(path.read_text() + "constexpr int kCacheBytes = 1 << 20;\nconstexpr int kCache = 1 << 20;\n")
+    found, = machine_numbers.faults(copy, other)
+    assert found.startswith("compiler/schedule/fuse.cc: kCacheBytes on line ")
 
 
 def test_an_exception_that_nothing_needs_is_named(copy: pathlib.Path) -> None:
