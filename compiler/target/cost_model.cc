@@ -255,9 +255,15 @@ int64_t TilePointsMin(const Machine& machine) { return ManyPoints(machine) / 4; 
 
 int64_t LargeTilePoints(const Machine& machine) { return ManyPoints(machine) * 2; }
 
-int64_t LongRow(const Machine&) { return 16'384; }
+int64_t LongRow(const Machine& machine) {
+  // As many registers: 16 of each thread of the largest block.
+  return machine.gpu.registers_of_multiprocessor / 4;
+}
 
-int64_t StripColumnsMax(const Machine&) { return 8'192; }
+int64_t StripColumnsMax(const Machine& machine) {
+  // Two sums a column, as the gradients of a norm's weight and bias are, take half of a block's registers.
+  return machine.gpu.registers_of_multiprocessor / kStripBlocksOfMultiprocessor / 4;
+}
 
 int64_t LoadedWordsMax(const Machine& machine, int64_t threads) {
   const GpuMachine& gpu = machine.gpu;
@@ -276,18 +282,16 @@ int64_t MeasuredBytesMin(const Machine& machine) {
 }
 
 double Nanoseconds(const Machine& machine, const SkinnyGemm& gemm) {
-  constexpr double kBusyWarps = 8;  // that take all that a multiprocessor gets from beyond its cache
-  constexpr double kClusterNanoseconds = 200, kPieceNanoseconds = 15;  // a piece: to add one up, a turn
-  constexpr double kFragmentNanoseconds = 5;
+  const SkinnyGemmTimes& times = machine.gpu.skinny_gemm;
   const double of_block = gemm.depth_bytes / gemm.blocks * (gemm.columns + gemm.rows);
   const double blocks = gemm.units / static_cast<double>(machine.gpu.multiprocessors);
   const double at_once = std::max(1.0, blocks);
-  const double busy = std::min(1.0, gemm.warps * std::min(at_once, 3.0) / kBusyWarps);
+  const double busy = std::min(1.0, gemm.warps * std::min(at_once, 3.0) / times.busy_warps);
   const double weights = gemm.depth_bytes * gemm.columns_all;
   return std::max(of_block * at_once / machine.gpu.multiprocessor_bytes_per_ns / busy,
                   weights / machine.gpu.memory_bytes_per_ns) +
-         (gemm.blocks > 1 ? kClusterNanoseconds : 0) + kPieceNanoseconds * gemm.slots * gemm.iterations +
-         kFragmentNanoseconds * gemm.row_groups * gemm.tiles * gemm.warps * blocks;
+         (gemm.blocks > 1 ? times.cluster_ns : 0) + times.piece_ns * gemm.slots * gemm.iterations +
+         times.fragment_ns * gemm.row_groups * gemm.tiles * gemm.warps * blocks;
 }
 
 double KernelMicroseconds(const CopyTimes& copies, double launches, double bytes) {

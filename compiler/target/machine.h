@@ -80,6 +80,14 @@ struct RegisterBudget {
   int64_t gemm_of_large_block = 80;
 };
 
+// Of a gemm of few rows, as an H200's times have them.
+struct SkinnyGemmTimes {
+  double busy_warps = 8;    // that take all that a multiprocessor gets from beyond its cache
+  double cluster_ns = 200;  // of blocks that add up what they summed
+  double piece_ns = 15;     // to add one up, a turn
+  double fragment_ns = 5;
+};
+
 struct GpuMachine {
   int64_t multiprocessors = 132;
   int64_t threads_of_multiprocessor = 2048;
@@ -92,6 +100,7 @@ struct GpuMachine {
   double memory_bytes_per_ns = 4000;
   double multiprocessor_bytes_per_ns = 80;  // of one, from beyond its own cache
   double launch_ns = 2100;                  // of a kernel, however little it does
+  SkinnyGemmTimes skinny_gemm;
 };
 
 // What calls of the GPU's libraries, cuBLASLt and cuDNN, cost beside kernels of kiln's.

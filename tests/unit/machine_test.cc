@@ -145,6 +145,8 @@ TEST(CostModel, ThresholdsOfTheGenericRow) {
   EXPECT_EQ(cost::TilePointsMin(machine), 1 << 16);
   EXPECT_EQ(cost::LargeTilePoints(machine), 1 << 19);
   EXPECT_EQ(cost::MeasuredBytesMin(machine), 8 << 20);
+  EXPECT_EQ(cost::LongRow(machine), 16 << 10);
+  EXPECT_EQ(cost::StripColumnsMax(machine), 8 << 10);
   EXPECT_EQ(cost::LoadedWordsMax(machine, 256), 127);
   EXPECT_EQ(cost::LoadedWordsMax(machine, 1024), 32);
   EXPECT_TRUE(cost::PaysSplitColumns(machine, /*on_gpu=*/true, 2 << 20, 512));
