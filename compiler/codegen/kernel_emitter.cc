@@ -32,7 +32,7 @@ absl::Status KernelEmitter::Emit() {
   llvm::Function* function = Entry();
   EnterParts();
   Units(function->getArg(1), function->getArg(2));
-  memory_.EndStreams();
+  memory_.FenceNontemporalStores();
   b_.CreateRet(b_.getInt32(KILN_OK));
   return k_.status;
 }

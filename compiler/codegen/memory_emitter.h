@@ -14,7 +14,7 @@
 
 namespace kiln {
 
-// Where the elements lie that a tile's load was turned round into.
+// The transposed elements of a tile's load.
 struct PackedTile {
   llvm::Type* type = nullptr;  // an array
   llvm::Value* slots = nullptr;

@@ -40,7 +40,7 @@ struct TargetOperations {
   const FloatFunctions* float_functions = nullptr;                    // in ways of its own: math.h
   bool converts_bf16 = false;                                         // from and to F32
   llvm::Intrinsic::ID high_product = llvm::Intrinsic::not_intrinsic;  // the high word of a product of words
-  llvm::Intrinsic::ID stream_fence = llvm::Intrinsic::not_intrinsic;  // orders nontemporal stores
+  llvm::Intrinsic::ID nontemporal_fence = llvm::Intrinsic::not_intrinsic;  // orders nontemporal stores
 
   LlvmTarget llvm_target;  // a GPU's back-end has its own
 

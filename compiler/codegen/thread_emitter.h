@@ -11,7 +11,7 @@
 //   thread_memory, thread_failure    loads and stores, failures of checks
 //   thread_block, thread_combine     a block's numbers and barriers; how threads combine
 //   thread_stages, thread_softmax    loops of stages; the sum of a softmax
-//   thread_points, thread_strip, thread_tile    which points a block takes: by number, in strips, in squares
+//   thread_points, thread_strip, thread_tile    which points a block takes: by number, in strips, in tiles
 //
 // Ownership: borrows the kernel, the target and the module. Threads: one. Errors: UNIMPLEMENTED for what has
 // no lowering; the kernel and its schedule, which is one of threads, are taken to be verified.

@@ -8,7 +8,7 @@
 namespace kiln {
 namespace {
 
-// The loop's body that many times in a row, where its accesses are in flight at once. `back`: its branch
+// Unrolls the loop by that factor, so that its bodies' accesses are in flight at once. `back`: its branch
 // back, nullptr where it never runs.
 void UnrollLoop(llvm::Instruction* back, unsigned times) {
   if (back == nullptr || times < 2) return;
@@ -120,10 +120,10 @@ void ThreadStages::FlatLoops(const StageInfo& info) {
 // The last barrier keeps the next point's partial results out of the slots that are still being read.
 void ThreadStages::Stages() {
   if (!chosen_.has_rows() || chosen_.aligned() != v1::ALIGNED_POINT || !sums_.empty()) {
-    StagesInTurn();
+    StagesInOrder();
     return;
   }
-  memory_.EmitByAlignment(memory_.IsRowAligned(), [&] { StagesInTurn(); });
+  memory_.EmitByAlignment(memory_.IsRowAligned(), [&] { StagesInOrder(); });
 }
 
 // Returns the last stage that was emitted.
@@ -139,7 +139,7 @@ size_t ThreadStages::StageOrSoftmax(size_t number) {
   return number;
 }
 
-void ThreadStages::StagesInTurn() {
+void ThreadStages::StagesInOrder() {
   const bool together = chosen_.has_rows() || chosen_.has_columns();
   // Of a point that several threads share the first row alone stores what has no loop. Where loops follow all
   // rows compute it, and the stages behind the last loop are the first row's.

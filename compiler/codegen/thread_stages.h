@@ -33,11 +33,11 @@ class ThreadStages : public StageEmitter {
 
   // All of them, at the present point.
   void Stages();
-  // Iterations that a block's threads share; neighbours take neighbouring ones. Of a known number those that
-  // every thread has stand in a row without conditions, `at_once` or all: a later stage finds their values in
-  // registers.
+  // Iterations that a block's threads share; neighbours take neighbouring ones. Where their number is known,
+  // those that every thread has are unrolled without conditions, by `at_once` or all of them: a later stage
+  // finds their values in registers.
   void Iterations(llvm::Value* thread, llvm::Value* count, unsigned at_once, LoopBody iteration);
-  // Of this thread, where all iterations stand in a row.
+  // Of this thread, where all iterations are unrolled.
   unsigned iteration() const { return iteration_; }
 
   void VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll,
@@ -49,10 +49,10 @@ class ThreadStages : public StageEmitter {
   void Store(const v1::LoopOp& op) override;
 
  private:
-  void StagesInTurn();
+  void StagesInOrder();
   size_t StageOrSoftmax(size_t number);
   void IfFirstRow(CodeBody body);  // of threads that share a point
-  // All inner loops of the stage as one, of which the threads of the block take turns.
+  // All inner loops of the stage as one, whose iterations the threads of the block share.
   void FlatLoops(const StageInfo& info);
   unsigned rows() const { return chosen_.has_columns() ? chosen_.columns().rows() : 1; }
 

@@ -44,47 +44,47 @@ void ThreadTile::Emit() {
     points_.SetPoint(number, extents);
     llvm::Value* along = b_.CreateNSWMul(at_.variables[last()], b_.I64(side));
     llvm::Value* across = b_.CreateNSWMul(at_.variables[tile_.loop()], b_.I64(side));
-    EmitSquare({across, along});
+    EmitTile({across, along});
   });
   memory_.packed().clear();
 }
 
-void ThreadTile::EmitSquare(Square square) {
+void ThreadTile::EmitTile(Tile tile) {
   llvm::Value* size = b_.I64(tile_.side());
   const auto fits = [&](llvm::Value* begin, uint32_t loop) {
     return b_.CreateICmpSLE(b_.CreateNSWAdd(begin, size), k_.outer_extents[loop]);
   };
-  llvm::Value* whole = b_.CreateAnd(fits(square.across, tile_.loop()), fits(square.along, last()), "whole");
+  llvm::Value* whole = b_.CreateAnd(fits(tile.across, tile_.loop()), fits(tile.along, last()), "whole");
   llvm::Value* thread = block_.Thread();
-  square.column = b_.CreateURem(thread, size);
-  square.row = b_.CreateUDiv(thread, size);
-  ByWhole(&square, whole, [&] { Read(square); });
+  tile.column = b_.CreateURem(thread, size);
+  tile.row = b_.CreateUDiv(thread, size);
+  ByWhole(&tile, whole, [&] { Read(tile); });
   block_.Barrier();
-  ByWhole(&square, whole, [&] { Compute(square); });
+  ByWhole(&tile, whole, [&] { Compute(tile); });
   block_.Barrier();
 }
 
-void ThreadTile::ByWhole(Square* square, llvm::Value* whole, CodeBody body) {
+void ThreadTile::ByWhole(Tile* tile, llvm::Value* whole, CodeBody body) {
   b_.Choose(
       whole,
       [&] {
-        square->every_iteration = true;
+        tile->every_iteration = true;
         body();
-        square->every_iteration = false;
+        tile->every_iteration = false;
       },
       body);
 }
 
-void ThreadTile::Iterations(const Square& square, bool neighbours_in_last, bool in_a_row, LoopBody body) {
+void ThreadTile::Iterations(const Tile& tile, bool neighbours_in_last, bool unrolled, LoopBody body) {
   const uint32_t first = neighbours_in_last ? last() : tile_.loop();
   const uint32_t second = neighbours_in_last ? tile_.loop() : last();
-  llvm::Value* first_begin = neighbours_in_last ? square.along : square.across;
-  llvm::Value* second_begin = neighbours_in_last ? square.across : square.along;
+  llvm::Value* first_begin = neighbours_in_last ? tile.along : tile.across;
+  llvm::Value* second_begin = neighbours_in_last ? tile.across : tile.along;
   const auto iteration = [&](llvm::Value* begin) {
-    llvm::Value* own = b_.CreateNSWAdd(begin, square.row);
-    at_.variables[first] = b_.CreateNSWAdd(first_begin, square.column);
+    llvm::Value* own = b_.CreateNSWAdd(begin, tile.row);
+    at_.variables[first] = b_.CreateNSWAdd(first_begin, tile.column);
     at_.variables[second] = b_.CreateNSWAdd(second_begin, own);
-    if (square.every_iteration) {
+    if (tile.every_iteration) {
       body(own);
       return;
     }
@@ -93,7 +93,7 @@ void ThreadTile::Iterations(const Square& square, bool neighbours_in_last, bool 
           "inside", [&] { body(own); });
   };
   const int64_t step = threads_ / tile_.side();
-  if (square.every_iteration && in_a_row) {
+  if (tile.every_iteration && unrolled) {
     for (int64_t begin = 0; begin < tile_.side(); begin += step) iteration(b_.I64(begin));
   } else {
     b_.ScalarLoop(b_.I64(0), b_.I64(tile_.side()), b_.I64(step), "iteration", iteration);
@@ -105,30 +105,30 @@ llvm::Value* ThreadTile::Position(const v1::LoopOp& op, llvm::Value* row, llvm::
   return b_.CreateNSWAdd(b_.CreateNSWMul(row, b_.I64(TileRowElements(tile_.side(), width))), column);
 }
 
-void ThreadTile::Read(const Square& square) {
+void ThreadTile::Read(const Tile& tile) {
   std::vector<std::pair<llvm::Value*, llvm::Value*>> elements;  // and their places: loads first, then stores
   const auto put = [&] {
     for (const auto& [element, place] : elements) b_.CreateStore(element, place);
     elements.clear();
   };
-  Iterations(square, /*neighbours_in_last=*/false, /*in_a_row=*/true, [&](llvm::Value* iteration) {
+  Iterations(tile, /*neighbours_in_last=*/false, /*unrolled=*/true, [&](llvm::Value* iteration) {
     for (const v1::LoopOp* op : packable_) {
       llvm::Type* type = k_.MemoryType(k_.BufferDType(*op));
       llvm::Value* from = memory_.Address(*op);
       llvm::Value* element = memory_.Annotate(b_.CreateLoad(type, from), op->buffer());
       const PackedTile& packed = memory_.packed()[op];
-      llvm::Value* position = Position(*op, iteration, square.column);
+      llvm::Value* position = Position(*op, iteration, tile.column);
       elements.emplace_back(element, b_.CreateInBoundsGEP(packed.type, packed.slots, {b_.I64(0), position}));
     }
-    if (!square.every_iteration) put();
+    if (!tile.every_iteration) put();
   });
   put();
 }
 
-void ThreadTile::Compute(const Square& square) {
-  Iterations(square, /*neighbours_in_last=*/true, tile_.in_a_row(), [&](llvm::Value* iteration) {
+void ThreadTile::Compute(const Tile& tile) {
+  Iterations(tile, /*neighbours_in_last=*/true, tile_.unrolled(), [&](llvm::Value* iteration) {
     for (const v1::LoopOp* op : packable_) {
-      memory_.packed()[op].position = Position(*op, square.column, iteration);
+      memory_.packed()[op].position = Position(*op, tile.column, iteration);
     }
     stages_.Stages();
   });

@@ -1,5 +1,5 @@
 // Transposed access. Where loads run against the vectors but along the loop outside of them, the two loops
-// are cut into square tiles: a tile is read row by row, turned round in registers and kept on the stack, and
+// are cut into square tiles: a tile is read row by row, transposed in registers and kept on the stack, and
 // the loop outside runs over it innermost. So each cache line is read once.
 //
 // Ownership: borrows all that it is made with. Threads: one. Errors: none.
@@ -30,7 +30,7 @@ class TileEmitter {
   LoopBuilder& b_;
   StageEmitter& stages_;
   MemoryEmitter& memory_;
-  std::vector<const v1::LoopOp*> packable_;  // loads that a tile turns round
+  std::vector<const v1::LoopOp*> packable_;  // loads that a tile transposes
 };
 
 }  // namespace kiln

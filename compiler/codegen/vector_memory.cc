@@ -21,8 +21,9 @@ uint32_t Locality(v1::CacheLevel level) {
 VectorMemory::VectorMemory(KernelContext* context, LoopState* state, IndexEmitter* index)
     : MemoryEmitter(context, state, index),
       schedule_(context->kernel.schedule().vectors()),
-      streamed_(context->kernel.buffers_size()) {
-  for (const uint32_t store : schedule_.streams()) streams_.push_back(k_.facts.ops()[store]);
+      is_nontemporal_(context->kernel.buffers_size()) {
+  for (const uint32_t store : schedule_.nontemporal_stores())
+    nontemporal_stores_.push_back(k_.facts.ops()[store]);
   for (const v1::Prefetch& prefetch : schedule_.prefetches())
     prefetches_[k_.facts.ops()[prefetch.load()]] = &prefetch;
 }
@@ -32,7 +33,7 @@ void VectorMemory::EmitConditions() {
     const v1::KernelBuffer& buffer = k_.kernel.buffers(static_cast<int>(k));
     const auto elements =
         static_cast<int64_t>(schedule_.nontemporal_bytes_min()) / int64_t{ir::ByteWidth(buffer.dtype())};
-    streamed_[k] = b_.CreateICmpSGE(index_.Scalar(buffer.span()), b_.I64(elements), "streamed");
+    is_nontemporal_[k] = b_.CreateICmpSGE(index_.Scalar(buffer.span()), b_.I64(elements), "is_nontemporal");
   }
 }
 
@@ -49,7 +50,7 @@ llvm::Value* VectorMemory::StartOfVectors(const v1::LoopOp& op, llvm::Value* poi
 }
 
 void VectorMemory::VectorStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* pointer) {
-  if (std::find(streams_.begin(), streams_.end(), &op) == streams_.end()) {
+  if (std::find(nontemporal_stores_.begin(), nontemporal_stores_.end(), &op) == nontemporal_stores_.end()) {
     MemoryEmitter::VectorStore(op, value, pointer);
     return;
   }
@@ -58,12 +59,12 @@ void VectorMemory::VectorStore(const v1::LoopOp& op, llvm::Value* value, llvm::V
       std::min<uint64_t>(layout.getTypeStoreSize(value->getType()), k_.target.machine.cpu.cache_line_bytes);
   llvm::Value* address = b_.CreatePtrToInt(StartOfVectors(op, pointer), b_.getInt64Ty());
   llvm::Value* aligned = b_.CreateICmpEQ(b_.CreateAnd(address, b_.I64(align - 1)), b_.I64(0));
-  llvm::Value* streams = b_.CreateAnd(aligned, streamed_[op.buffer()]);
-  auto* stream = llvm::BasicBlock::Create(b_.getContext(), "stream", b_.function());
+  llvm::Value* condition = b_.CreateAnd(aligned, is_nontemporal_[op.buffer()]);
+  auto* nontemporal = llvm::BasicBlock::Create(b_.getContext(), "nontemporal", b_.function());
   auto* plain = llvm::BasicBlock::Create(b_.getContext(), "plain", b_.function());
   auto* stored = llvm::BasicBlock::Create(b_.getContext(), "stored", b_.function());
-  b_.CreateCondBr(streams, stream, plain);
-  b_.SetInsertPoint(stream);
+  b_.CreateCondBr(condition, nontemporal, plain);
+  b_.SetInsertPoint(nontemporal);
   llvm::StoreInst* store = b_.CreateAlignedStore(value, pointer, llvm::Align(align));
   store->setMetadata(llvm::LLVMContext::MD_nontemporal,
                      llvm::MDNode::get(b_.getContext(), {llvm::ConstantAsMetadata::get(b_.getInt32(1))}));
@@ -107,10 +108,10 @@ void VectorMemory::Prefetch(const v1::LoopOp& op) {
                                                   b_.getInt32(Locality(prefetch.level())), b_.getInt32(1)});
 }
 
-void VectorMemory::EndStreams() {
-  if (k_.operations.stream_fence == llvm::Intrinsic::not_intrinsic) return;
+void VectorMemory::FenceNontemporalStores() {
+  if (k_.operations.nontemporal_fence == llvm::Intrinsic::not_intrinsic) return;
   if (schedule_.nontemporal_size() > 0) {
-    b_.CreateIntrinsic(k_.operations.stream_fence, llvm::ArrayRef<llvm::Type*>{},
+    b_.CreateIntrinsic(k_.operations.nontemporal_fence, llvm::ArrayRef<llvm::Type*>{},
                        llvm::ArrayRef<llvm::Value*>{});
   }
 }

@@ -24,11 +24,11 @@ class VectorMemory : public MemoryEmitter {
  public:
   VectorMemory(KernelContext* context, LoopState* state, IndexEmitter* index);
 
-  // In the entry: sizes may be known at run time only, so each buffer that could be streamed has a condition.
+  // In the entry: sizes may be known at run time only, so nontemporal stores have a condition by buffer.
   void EmitConditions();
-  // At the kernel's end: streamed stores are not ordered with others, and what says that the kernel has ended
-  // comes after them.
-  void EndStreams();
+  // At the kernel's end: nontemporal stores are not ordered with others, and what says that the kernel has
+  // ended comes after them.
+  void FenceNontemporalStores();
 
  protected:
   void VectorStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* pointer) override;
@@ -39,8 +39,8 @@ class VectorMemory : public MemoryEmitter {
   llvm::Value* AddressAhead(const v1::LoopOp& op, const v1::Prefetch& prefetch);
 
   const v1::VectorSchedule& schedule_;
-  std::vector<llvm::Value*> streamed_;  // by buffer: whether its streams pass the cache by; null: never
-  std::vector<const v1::LoopOp*> streams_;
+  std::vector<llvm::Value*> is_nontemporal_;  // by buffer: is it large enough? null: never
+  std::vector<const v1::LoopOp*> nontemporal_stores_;
   llvm::DenseMap<const v1::LoopOp*, const v1::Prefetch*> prefetches_;
 };
 

@@ -59,7 +59,7 @@ void AddRows(const v1::RowSchedule& rows, std::vector<std::string>* parts) {
   }
   if (const v1::RowPipeline& pipeline = rows.pipeline(); rows.has_pipeline()) {
     parts->push_back(pipeline.group_rows() == 0
-                         ? std::string("passes of neighbouring rows in one loop")
+                         ? std::string("row pipeline")
                          : absl::StrCat("rows in groups of ", pipeline.group_rows(), ", ",
                                         pipeline.rows_at_once(), " at once, results by blocks of ",
                                         pipeline.block_columns(), " columns"));
@@ -79,14 +79,14 @@ const char* AlignedName(v1::AlignedCode aligned) {
 void AddForm(const v1::ThreadSchedule& schedule, std::vector<std::string>* parts) {
   if (const v1::TileThreads& tile = schedule.tile(); schedule.has_tile()) {
     parts->push_back(absl::StrCat("tiles along i", tile.loop(), ", ", NumbersText(tile.transposed(), "%"),
-                                  " turned round", tile.in_a_row() ? ", points in a row" : ""));
+                                  " transposed", tile.unrolled() ? ", unrolled points" : ""));
   }
   if (schedule.has_columns()) {
     parts->push_back(absl::StrCat("loops shared by level ", NumbersText(schedule.columns().levels(), "")));
   }
   const v1::RowThreads& rows = schedule.rows();
   if (rows.flattened_size() > 0) {
-    parts->push_back(absl::StrCat("loops as one of stages ", NumbersText(rows.flattened(), "")));
+    parts->push_back(absl::StrCat("flattened loops of stages ", NumbersText(rows.flattened(), "")));
   }
   if (rows.has_softmax()) {
     parts->push_back(
@@ -135,20 +135,19 @@ std::string ScheduleText(const v1::VectorSchedule& schedule) {
   std::vector<std::string> parts = {schedule.lanes() == 1 ? "scalars"
                                                           : absl::StrCat(schedule.lanes(), " lanes")};
   if (schedule.has_tile()) {
-    parts.push_back(
-        schedule.tile().packed_size() == 0
-            ? std::string("tiles")
-            : absl::StrCat("tiles, ", NumbersText(schedule.tile().packed(), "%"), " turned round"));
+    parts.push_back(schedule.tile().packed_size() == 0
+                        ? std::string("tiles")
+                        : absl::StrCat("tiles, ", NumbersText(schedule.tile().packed(), "%"), " transposed"));
   }
   AddRows(schedule.rows(), &parts);
   if (schedule.nontemporal_size() > 0) {
     parts.push_back(absl::StrCat("nontemporal ", NumbersText(schedule.nontemporal(), "b"), " from ",
                                  schedule.nontemporal_bytes_min(), " bytes"));
     // Each buffer has one store.
-    if (schedule.streams_size() == 0) {
-      parts.back() += " by no store";
-    } else if (schedule.streams_size() < schedule.nontemporal_size()) {
-      absl::StrAppend(&parts.back(), " by ", NumbersText(schedule.streams(), "%"), " alone");
+    if (schedule.nontemporal_stores_size() == 0) {
+      parts.back() += ", no store is nontemporal";
+    } else if (schedule.nontemporal_stores_size() < schedule.nontemporal_size()) {
+      absl::StrAppend(&parts.back(), " by ", NumbersText(schedule.nontemporal_stores(), "%"), " alone");
     }
   }
   for (const v1::Prefetch& prefetch : schedule.prefetches()) parts.push_back(PrefetchText(prefetch));

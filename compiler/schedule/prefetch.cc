@@ -36,7 +36,7 @@ std::optional<uint32_t> OnlyStoreOf(const KernelFacts& facts, uint32_t buffer) {
   return store;
 }
 
-// By one vector, or by neighbours in time.
+// Does the store fill whole cache lines, by one vector or by several that follow each other at once?
 bool FillsLines(const KernelFacts& facts, const Machine& machine, const v1::VectorSchedule& schedule,
                 uint32_t store) {
   if (schedule.lanes() == 1) return false;
@@ -127,7 +127,7 @@ void OfPoints(const KernelFacts& facts, const Machine& machine, Prefetches* foun
   }
 }
 
-bool MayStream(const KernelFacts& facts, const v1::VectorSchedule& schedule, uint32_t store) {
+bool MayBeNontemporal(const KernelFacts& facts, const v1::VectorSchedule& schedule, uint32_t store) {
   if (schedule.lanes() == 1 || store >= facts.ops().size() || facts.opcode(store) != LoopOpcode::kStore)
     return false;
   const auto& buffers = schedule.nontemporal();
@@ -161,9 +161,9 @@ void ChooseNontemporal(const KernelFacts& facts, const VectorTarget& target, v1:
     const std::optional<int64_t> elements = facts.ConstantExpr(buffer.span());
     if (elements && *elements < bytes_min / ir::ByteWidth(buffer.dtype())) continue;
     schedule->add_nontemporal(static_cast<uint32_t>(k));
-    if (FillsLines(facts, target.machine, *schedule, *store)) schedule->add_streams(*store);
+    if (FillsLines(facts, target.machine, *schedule, *store)) schedule->add_nontemporal_stores(*store);
   }
-  std::sort(schedule->mutable_streams()->begin(), schedule->mutable_streams()->end());
+  std::sort(schedule->mutable_nontemporal_stores()->begin(), schedule->mutable_nontemporal_stores()->end());
   if (schedule->nontemporal_size() > 0) schedule->set_nontemporal_bytes_min(static_cast<uint64_t>(bytes_min));
 }
 
@@ -179,8 +179,8 @@ absl::Status CheckNontemporal(const KernelFacts& facts, const VectorTarget&,
     next = buffer + 1;
   }
   next = 0;
-  for (const uint32_t store : schedule.streams()) {
-    if (store < next || !MayStream(facts, schedule, store)) {
+  for (const uint32_t store : schedule.nontemporal_stores()) {
+    if (store < next || !MayBeNontemporal(facts, schedule, store)) {
       return absl::InvalidArgumentError(
           absl::StrCat("schedule: op ", store, " stores no vectors of a nontemporal buffer"));
     }

@@ -125,7 +125,7 @@ void ChooseForm(const KernelFacts& facts, const Machine&, v1::ThreadSchedule* sc
 }
 
 absl::Status CheckForm(const KernelFacts& facts, const Machine&, const v1::ThreadSchedule& schedule) {
-  if (schedule.form_case() == v1::ThreadSchedule::FORM_NOT_SET) return RefuseThreads("who takes a point?");
+  if (schedule.form_case() == v1::ThreadSchedule::FORM_NOT_SET) return RefuseThreads("no form is set");
   if (schedule.has_rows() == SharesPoints(facts)) return absl::OkStatus();
   return RefuseThreads(schedule.has_rows() ? "no block can share a point of this kernel"
                                            : "a block shares a point of this kernel");
@@ -144,7 +144,7 @@ absl::Status CheckFlattened(const KernelFacts& facts, const Machine&, const v1::
   for (const uint32_t stage : schedule.rows().flattened()) {
     if (stage < next || stage >= facts.stages().size() ||
         !MayFlatten(facts, schedule, facts.stages()[stage])) {
-      return RefuseThreads(absl::StrCat("the loops of stage ", stage, " are not shared as one"));
+      return RefuseThreads(absl::StrCat("the loops of stage ", stage, " cannot be flattened"));
     }
     next = stage + 1;
   }

@@ -111,7 +111,7 @@ absl::Status CheckStripsFit(const KernelFacts& facts, const Machine& machine,
     const size_t stage = StageNumber(facts, sum);
     const int64_t iterations = IterationsOf(facts, schedule, stage);
     if (iterations / schedule.threads() > schedule.unroll(static_cast<int>(stage)))
-      return RefuseThreads("some iterations of a strip's sums stand in no row");
+      return RefuseThreads("some iterations of a strip's sums are not unrolled");
     words += (iterations + schedule.threads() - 1) / schedule.threads() * schedule.lanes();
     shared_bytes += iterations * schedule.lanes() * 4;
   }

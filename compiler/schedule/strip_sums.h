@@ -25,7 +25,7 @@ void ChooseStripBlocks(const KernelFacts& facts, const Machine& machine, v1::Thr
 absl::Status CheckStripBlocks(const KernelFacts& facts, const Machine& machine,
                               const v1::ThreadSchedule& schedule);
 
-// Every iteration of a sum has a register of its own, whose code stands in a row, and one look at the
+// Every iteration of a sum has a register of its own, so all are unrolled, and one look at the
 // addresses does for all rows.
 absl::Status CheckStripsFit(const KernelFacts& facts, const Machine& machine,
                             const v1::ThreadSchedule& schedule);

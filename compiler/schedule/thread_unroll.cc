@@ -78,13 +78,13 @@ void ChooseThreadUnroll(const KernelFacts& facts, const Machine& machine, v1::Th
 
 absl::Status CheckThreadUnroll(const KernelFacts& facts, const Machine&, const v1::ThreadSchedule& schedule) {
   if (schedule.unroll_size() != static_cast<int>(facts.stages().size()))
-    return RefuseThreads(absl::StrCat(schedule.unroll_size(), " numbers of bodies in a row, of ",
-                                      facts.stages().size(), " stages"));
+    return RefuseThreads(
+        absl::StrCat(schedule.unroll_size(), " unroll factors of ", facts.stages().size(), " stages"));
   for (int stage = 0; stage < schedule.unroll_size(); ++stage) {
     const bool loops = HasLoop(facts, schedule, facts.stages()[static_cast<size_t>(stage)]);
     const uint32_t most = loops ? kUnrollMax : 1;
     if (schedule.unroll(stage) == 0 || schedule.unroll(stage) > most)
-      return RefuseThreads(absl::StrCat(schedule.unroll(stage), " bodies in a row of stage ", stage,
+      return RefuseThreads(absl::StrCat(schedule.unroll(stage), " unrolled bodies of stage ", stage,
                                         ", where 1 to ", most, " are due"));
   }
   return absl::OkStatus();
@@ -96,7 +96,7 @@ void ChooseLoadsFirst(const KernelFacts& facts, const Machine&, v1::ThreadSchedu
 
 absl::Status CheckLoadsFirst(const KernelFacts& facts, const Machine&, const v1::ThreadSchedule& schedule) {
   if (!schedule.loads_first() || HasLaterLoads(facts)) return absl::OkStatus();
-  return RefuseThreads("loads first, where none come later");
+  return RefuseThreads("loads_first without a later load");
 }
 
 }  // namespace kiln

@@ -1,4 +1,4 @@
-// The order of a GPU's thread's code. Bodies of a loop stand in a row, and a body's loads before what it
+// The order of a GPU's thread's code. Loops are unrolled, and a body's loads stand before what it
 // computes, so that they are in flight at once; later stages find in registers what they read. Threads: pure
 // functions. Errors: INVALID_ARGUMENT for what the kernel does not allow.
 #pragma once

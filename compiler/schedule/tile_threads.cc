@@ -12,7 +12,7 @@
 namespace kiln {
 namespace {
 
-constexpr int64_t kExtentMin = 16;  // of either loop: less leaves most of a square empty
+constexpr int64_t kExtentMin = 16;  // of either loop: less leaves most of a tile empty
 constexpr int64_t kBankBytes = 4;
 constexpr uint32_t kSideMin = 32, kSideMax = 64;
 
@@ -72,7 +72,7 @@ void ChooseTileThreads(const KernelFacts& facts, const Machine& machine, v1::Thr
   const bool large_fits = BytesOf(facts, tile) <= cost::LargeTileBytesMax(machine);
   tile.set_side(points >= large && large_fits ? kSideMax : kSideMin);
   while (BytesOf(facts, tile) > machine.gpu.shared_bytes_of_block) tile.mutable_transposed()->RemoveLast();
-  tile.set_in_a_row(AllCheap(facts));
+  tile.set_unrolled(AllCheap(facts));
   schedule->set_threads(kBlockThreads);
   *schedule->mutable_tile() = tile;
 }
@@ -81,24 +81,24 @@ absl::Status CheckTileThreads(const KernelFacts& facts, const Machine& machine,
                               const v1::ThreadSchedule& schedule) {
   if (!schedule.has_tile()) return absl::OkStatus();
   const v1::TileThreads& tile = schedule.tile();
-  if (!MayTile(facts)) return RefuseThreads("squares need two outer loops, no inner ones, and plain stores");
+  if (!MayTile(facts)) return RefuseThreads("tiles need two outer loops, no inner ones, and plain stores");
   if (tile.loop() + 1 >= static_cast<uint32_t>(facts.kernel().outer_size()))
-    return RefuseThreads("the first loop of a square is none before the last");
+    return RefuseThreads("the first loop of a tile is not before the last");
   const uint32_t side = tile.side(), rows = schedule.threads() / std::max(side, 1u);
   if ((side != kSideMin && side != kSideMax) || rows == 0 || rows * side != schedule.threads() ||
       side % rows != 0 || side / rows > kPointsPerThreadMax) {
     return RefuseThreads(
-        absl::StrCat("squares of ", side, " points a side by ", schedule.threads(), " threads"));
+        absl::StrCat("tiles of ", side, " points a side by ", schedule.threads(), " threads"));
   }
   uint32_t next = 0;
   for (const uint32_t load : tile.transposed()) {
     if (load < next || load >= facts.ops().size() || !IsTransposed(facts, facts.op(load), tile.loop()))
-      return RefuseThreads(absl::StrCat("op ", load, " is no load along the first loop of a square"));
+      return RefuseThreads(absl::StrCat("op ", load, " is no load along the first loop of a tile"));
     next = load + 1;
   }
-  if (next == 0) return RefuseThreads("squares, of no load");
+  if (next == 0) return RefuseThreads("tile without transposed loads");
   if (BytesOf(facts, tile) > machine.gpu.shared_bytes_of_block)
-    return RefuseThreads("too little shared memory for squares");
+    return RefuseThreads("too little shared memory for the tile");
   return absl::OkStatus();
 }
 

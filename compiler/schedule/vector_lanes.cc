@@ -127,7 +127,7 @@ absl::Status CheckTile(const KernelFacts& facts, const VectorTarget&, const v1::
   uint32_t next = 0;
   for (const uint32_t id : schedule.tile().packed()) {
     if (id < next || id >= facts.ops().size() || !IsPackable(facts, facts.op(id))) {
-      return Refuse(absl::StrCat("op ", id, " is no load that a tile can turn round"));
+      return Refuse(absl::StrCat("op ", id, " is no load that a tile can transpose"));
     }
     next = id + 1;
   }

@@ -1,4 +1,4 @@
-// How many lanes a CPU's vectors have, and whether the last two outer loops run in squares of them.
+// How many lanes a CPU's vectors have, and whether the last two outer loops run in tiles of that side.
 // Threads: pure functions. Errors: INVALID_ARGUMENT for what the kernel does not allow.
 #pragma once
 
@@ -14,7 +14,7 @@ absl::Status CheckLanes(const KernelFacts& facts, const VectorTarget& target,
                         const v1::VectorSchedule& schedule);
 
 // Where some access runs along the loop outside of the vectors: so each cache line is read once. Of cheap
-// bodies the loads that do are packed: read along that loop, and turned round.
+// bodies the loads that do are packed: read along that loop, and transposed.
 void ChooseTile(const KernelFacts& facts, const VectorTarget& target, v1::VectorSchedule* schedule);
 absl::Status CheckTile(const KernelFacts& facts, const VectorTarget& target,
                        const v1::VectorSchedule& schedule);

@@ -1,4 +1,4 @@
-// Every back-end's reductions, scans, accumulating stores and squares of points against the interpreter; on a
+// Every back-end's reductions, scans, accumulating stores and tiles of points against the interpreter; on a
 // GPU by other schedules of threads too.
 #include <cmath>
 #include <limits>
@@ -442,7 +442,7 @@ TEST_P(BackendReductionsTest, ManyUnevenRows) {
   }
 }
 
-// Blocks take squares of so many points.
+// Blocks take tiles of so many points.
 TEST_P(BackendReductionsTest, ManyTransposedPoints) {
   constexpr int64_t kRows = 250, kColumns = 300;
   KernelBuilder b;

@@ -152,15 +152,15 @@ v1::Kernel IncrementKernel(std::optional<int64_t> count) {
 
 TEST_P(CodegenTest, ResultsBeyondTheCacheAreStoredPastIt) {
   const int64_t large = (int64_t{1} << 22) + 37, small = 1000;
-  const auto streams = [&](std::optional<int64_t> count) {
+  const auto passes_cache = [&](std::optional<int64_t> count) {
     auto object = backend_->Emit(IncrementKernel(count), {}, true);
     EXPECT_TRUE(object.ok()) << object.status();
     return object.ok() && object->listing.find("\tvmovntps") != std::string::npos &&
            object->listing.find("\tsfence") != std::string::npos;
   };
-  EXPECT_TRUE(streams(large));
-  EXPECT_TRUE(streams(std::nullopt));
-  EXPECT_FALSE(streams(small));
+  EXPECT_TRUE(passes_cache(large));
+  EXPECT_TRUE(passes_cache(std::nullopt));
+  EXPECT_FALSE(passes_cache(small));
   std::vector<float> in(large), out(large + 64);
   for (int64_t k = 0; k < large; ++k) in[k] = static_cast<float>(k % 4096);
   const auto line = reinterpret_cast<uintptr_t>(out.data()) / sizeof(float) % 16;

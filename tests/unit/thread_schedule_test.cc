@@ -171,7 +171,7 @@ TEST(ThreadSchedule, LongCodeStandsTwiceOnlyWhereItDiffers) {
   EXPECT_EQ(schedule.threads(), 128u);
 }
 
-TEST(ThreadSchedule, NarrowAccessesTakeTurnsAsTheGpuHasRoom) {
+TEST(ThreadSchedule, NarrowAccessesGoInGroupsThatFillTheGpu) {
   const v1::Kernel kernel = Pointwise(600'000, 2, LoopOpcode::kNeg);
   EXPECT_EQ(Chosen(kernel, "a100").points().vectors_per_group(), 4u);
   EXPECT_EQ(Chosen(kernel, "h100").points().vectors_per_group(), 2u);
@@ -206,11 +206,11 @@ TEST(ThreadSchedule, ManySumsOfShortColumnsShareNoHalfWarp) {
   }
 }
 
-TEST(ThreadSchedule, SquaresAreLargeWhereBlocksAreEnough) {
+TEST(ThreadSchedule, TilesAreLargeWhereBlocksAreEnough) {
   EXPECT_EQ(TextOf(Transpose(600), "a100"),
-            "256 threads, 64 points a tile's side; tiles along i0, %0 turned round, points in a row");
+            "256 threads, 64 points a tile's side; tiles along i0, %0 transposed, unrolled points");
   EXPECT_THAT(TextOf(Transpose(600), "h100"), HasSubstr("32 points a tile's side"));
-  EXPECT_FALSE(Chosen(Transpose(600, /*of_sines=*/true)).tile().in_a_row());
+  EXPECT_FALSE(Chosen(Transpose(600, /*of_sines=*/true)).tile().unrolled());
   EXPECT_TRUE(Chosen(Transpose(64)).has_points());  // leaves the GPU empty
 }
 
@@ -227,7 +227,7 @@ TEST(ThreadSchedule, RowsReadAgainAreKeptInRegisters) {
   EXPECT_EQ(ScheduleText(schedule), "256 threads, 4 lanes; aligned code for a point; stages unrolled 4 4 1");
   // Loops that are one share their iterations; they have a single look at the addresses.
   EXPECT_THAT(TextOf(Softmax(4096, 64, 8)),
-              HasSubstr("loops as one of stages 0 1; aligned code for a point"));
+              HasSubstr("flattened loops of stages 0 1; aligned code for a point"));
 }
 
 TEST(ThreadSchedule, LongRowsOfASoftmaxTakeOnePass) {
@@ -369,7 +369,7 @@ TEST_F(ThreadScheduleCheck, OtherNumbersThanTheRulesAreAllowed) {
   Allowed(points_, [](auto& s) { s.mutable_points()->set_groups_per_thread(4); });
   Allowed(columns_, [](auto& s) { s.mutable_columns()->set_rows(2); });
   Allowed(columns_, [](auto& s) { s.set_unroll(0, 1); });
-  Allowed(tile_, [](auto& s) { s.mutable_tile()->set_in_a_row(false); });
+  Allowed(tile_, [](auto& s) { s.mutable_tile()->set_unrolled(false); });
   Allowed(tile_, [](auto& s) { s.set_wide_points(true); });
   Allowed(rows_, [](auto& s) { s.set_threads(96); });
   Allowed(rows_, [](auto& s) { s.set_aligned(v1::ALIGNED_STAGE); });
@@ -378,12 +378,12 @@ TEST_F(ThreadScheduleCheck, OtherNumbersThanTheRulesAreAllowed) {
 }
 
 TEST_F(ThreadScheduleCheck, TheFormIsTheKernels) {
-  Refused(rows_, "who takes a point?", [](auto& s) { s.clear_form(); });
+  Refused(rows_, "no form is set", [](auto& s) { s.clear_form(); });
   Refused(rows_, "a block shares a point", [](auto& s) { s.mutable_points(); });
   Refused(points_, "no block can share a point", [](auto& s) { s.mutable_rows(); });
   Refused(Pointwise(1000, 2, LoopOpcode::kNeg), "loops that rows of threads share",
           [](auto& s) { s.mutable_columns()->set_rows(4); });
-  Refused(columns_, "squares need two outer loops", [](auto& s) { s.mutable_tile()->set_side(32); });
+  Refused(columns_, "tiles need two outer loops", [](auto& s) { s.mutable_tile()->set_side(32); });
   for (const uint32_t threads : {0u, 100u, 2048u}) {
     Refused(rows_, "where a multiple of 32 up to 1024", [&](auto& s) { s.set_threads(threads); });
   }
@@ -436,11 +436,11 @@ TEST_F(ThreadScheduleCheck, ColumnsHaveRowsThatDivide) {
           [](auto& s) { s.mutable_columns()->set_levels(0, 1); });
 }
 
-TEST_F(ThreadScheduleCheck, SquaresHoldLoadsThatAreTransposed) {
-  Refused(tile_, "is none before the last", [](auto& s) { s.mutable_tile()->set_loop(1); });
+TEST_F(ThreadScheduleCheck, TilesHoldLoadsThatAreTransposed) {
+  Refused(tile_, "is not before the last", [](auto& s) { s.mutable_tile()->set_loop(1); });
   Refused(tile_, "no load along", [](auto& s) { s.mutable_tile()->set_transposed(0, 1); });
   Refused(tile_, "no load along", [](auto& s) { s.mutable_tile()->add_transposed(0); });
-  Refused(tile_, "of no load", [](auto& s) { s.mutable_tile()->clear_transposed(); });
+  Refused(tile_, "without transposed loads", [](auto& s) { s.mutable_tile()->clear_transposed(); });
   for (const uint32_t side : {0u, 16u, 48u}) {
     Refused(tile_, "points a side", [&](auto& s) { s.mutable_tile()->set_side(side); });
   }
@@ -452,8 +452,8 @@ TEST_F(ThreadScheduleCheck, RowsKeepWhatTheKernelComputes) {
   Refused(rows_, "points a block",
           [](auto& s) { s.mutable_rows()->set_points_per_block(2); });  // of a block's threads
   Refused(rows_, "points a block", [](auto& s) { s.mutable_rows()->set_points_per_block(0); });
-  Refused(rows_, "are not shared as one", [](auto& s) { s.mutable_rows()->add_flattened(0); });
-  Refused(Softmax(4096, 64, 8), "are not shared as one",
+  Refused(rows_, "cannot be flattened", [](auto& s) { s.mutable_rows()->add_flattened(0); });
+  Refused(Softmax(4096, 64, 8), "cannot be flattened",
           [](auto& s) { s.mutable_rows()->set_flattened(1, 0); });
   Refused(softmax_, "that the kernel does not compute",
           [](auto& s) { s.mutable_rows()->mutable_softmax()->set_sum(4); });
@@ -471,7 +471,7 @@ TEST_F(ThreadScheduleCheck, StripsFit) {
           [](auto& s) { s.mutable_rows()->mutable_strips()->clear_stores(); });
   Refused(strips_, "blocks of a multiprocessor",
           [](auto& s) { s.mutable_rows()->mutable_strips()->set_blocks(33); });
-  Refused(strips_, "stand in no row", [](auto& s) { s.set_unroll(0, 1); });
+  Refused(strips_, "are not unrolled", [](auto& s) { s.set_unroll(0, 1); });
   Refused(Strips(21'760, 8192), "too few registers", [](auto& s) {
     s.set_threads(32);
     s.mutable_rows()->set_points_per_block(4);
@@ -479,16 +479,17 @@ TEST_F(ThreadScheduleCheck, StripsFit) {
   });
 }
 
-TEST_F(ThreadScheduleCheck, BodiesInARowAreOfLoops) {
+TEST_F(ThreadScheduleCheck, UnrolledBodiesAreOfLoops) {
   Refused(rows_, "of 3 stages", [](auto& s) { s.add_unroll(1); });
-  Refused(rows_, "0 bodies in a row of stage 0, where 1 to 64", [](auto& s) { s.set_unroll(0, 0); });
-  Refused(rows_, "65 bodies", [](auto& s) { s.set_unroll(1, 65); });
+  Refused(rows_, "0 unrolled bodies of stage 0, where 1 to 64", [](auto& s) { s.set_unroll(0, 0); });
+  Refused(rows_, "65 unrolled bodies", [](auto& s) { s.set_unroll(1, 65); });
   Refused(rows_, "where 1 to 1 ", [](auto& s) { s.set_unroll(2, 2); });  // there is no loop
 }
 
 TEST_F(ThreadScheduleCheck, LoadsComeFirstWhereTheyMay) {
-  Refused(points_, "where none come later", [](auto& s) { s.set_loads_first(true); });
-  Refused(LateLoad(v1::READ_WRITE), "where none come later", [](auto& s) { s.set_loads_first(true); });
+  Refused(points_, "loads_first without a later load", [](auto& s) { s.set_loads_first(true); });
+  Refused(LateLoad(v1::READ_WRITE), "loads_first without a later load",
+          [](auto& s) { s.set_loads_first(true); });
   Allowed(LateLoad(v1::READ), [](auto& s) { s.set_loads_first(false); });
 }
 

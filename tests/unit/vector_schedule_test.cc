@@ -199,17 +199,17 @@ TEST(VectorSchedule, LargeRowsGoInGroupsAsTheMachinePrefetches) {
 
 TEST(VectorSchedule, StoresThatFillLinesPassTheCacheBy) {
   const v1::Kernel norm = LayerNorm(1027, 4096);
-  EXPECT_THAT(Chosen(norm, TargetOf("")).streams(), ElementsAre(LastOp(norm)));  // by neighbours
+  EXPECT_THAT(Chosen(norm, TargetOf("")).nontemporal_stores(), ElementsAre(LastOp(norm)));  // by neighbours
   const v1::VectorSchedule whole = Chosen(Planes(v1::F32, 4), TargetOf(""));
   EXPECT_THAT(whole.nontemporal(), ElementsAre(1));
-  EXPECT_THAT(whole.streams(), ElementsAre(1));
+  EXPECT_THAT(whole.nontemporal_stores(), ElementsAre(1));
   const v1::VectorSchedule half = Chosen(Planes(v1::BF16, 8), TargetOf(""));  // vectors of 32 bytes
   EXPECT_THAT(half.nontemporal(), ElementsAre(1));
-  EXPECT_THAT(half.streams(), IsEmpty());
-  EXPECT_THAT(ScheduleText(half), HasSubstr("nontemporal b1 from 16777216 bytes by no store"));
+  EXPECT_THAT(half.nontemporal_stores(), IsEmpty());
+  EXPECT_THAT(ScheduleText(half), HasSubstr("nontemporal b1 from 16777216 bytes, no store is nontemporal"));
   v1::Kernel scalars = Planes(v1::F32, 4);
   scalars.mutable_schedule()->set_vector_dim(v1::VECTOR_NONE);
-  EXPECT_THAT(Chosen(scalars, TargetOf("")).streams(), IsEmpty());
+  EXPECT_THAT(Chosen(scalars, TargetOf("")).nontemporal_stores(), IsEmpty());
 }
 
 TEST(VectorSchedule, WhatASmallCacheDoesNotHoldComesFromMemory) {
@@ -352,7 +352,7 @@ TEST_F(VectorScheduleCheck, OtherNumbersThanTheRulesAreAllowed) {
     s.mutable_rows()->set_unroll(2, 2);
     s.mutable_prefetches(0)->set_rows_ahead(2);
     s.clear_nontemporal();
-    s.clear_streams();
+    s.clear_nontemporal_stores();
   });
   EXPECT_TRUE(status.ok()) << status;
 }
@@ -455,19 +455,20 @@ TEST_F(VectorScheduleCheck, MemoryIsThatOfTheKernel) {
   for (const uint32_t buffer : {0, 3, 9}) {  // read, named twice, not there
     Refused(norm, "is not written by one store", [&](auto& s) { s.add_nontemporal(buffer); });
   }
-  const auto streams = [&](const v1::Kernel& kernel, const Change& change) {
+  const auto refused = [&](const v1::Kernel& kernel, const Change& change) {
     Refused(kernel, "stores no vectors of a nontemporal buffer", change);
   };
   for (const uint32_t op : {0u, LastOp(norm), 99u}) {  // a load, named twice, not there
-    streams(norm, [&](auto& s) { s.add_streams(op); });
+    refused(norm, [&](auto& s) { s.add_nontemporal_stores(op); });
   }
-  streams(norm, [](auto& s) { s.clear_nontemporal(); });
-  streams(LayerNorm(16, 64), [](auto& s) { s.add_streams(LastOp(LayerNorm(16, 64))); });  // small
+  refused(norm, [](auto& s) { s.clear_nontemporal(); });
+  refused(LayerNorm(16, 64), [](auto& s) { s.add_nontemporal_stores(LastOp(LayerNorm(16, 64))); });  // small
   v1::Kernel scalars = Planes(v1::F32, 4);
   scalars.mutable_schedule()->set_vector_dim(v1::VECTOR_NONE);
-  streams(scalars, [](auto& s) { s.add_streams(1); });
-  EXPECT_TRUE(Changed(norm, [](auto& s) { s.clear_streams(); }).ok());
-  EXPECT_TRUE(Changed(Planes(v1::BF16, 8), [](auto& s) { s.add_streams(1); }).ok());  // allowed, but slow
+  refused(scalars, [](auto& s) { s.add_nontemporal_stores(1); });
+  EXPECT_TRUE(Changed(norm, [](auto& s) { s.clear_nontemporal_stores(); }).ok());
+  EXPECT_TRUE(
+      Changed(Planes(v1::BF16, 8), [](auto& s) { s.add_nontemporal_stores(1); }).ok());  // allowed, but slow
   Refused(norm, "more bytes", [](auto& s) { s.set_nontemporal_bytes_min(~uint64_t{0}); });
   const auto prefetch = [&](void (*change)(v1::Prefetch&)) {
     Refused(norm, "has no such lines", [&](auto& s) { change(*s.mutable_prefetches(0)); });
