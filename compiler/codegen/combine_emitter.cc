@@ -103,17 +103,17 @@ llvm::Value* CombineEmitter::Maximum(v1::DType dtype, llvm::Value* a, llvm::Valu
 
 llvm::Value* CombineEmitter::VectorMaximum(llvm::Value* a, llvm::Value* b, bool maximum) {
   auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(a->getType());
-  if (k_.operations.beyond == nullptr || vector == nullptr || !vector->getElementType()->isFloatTy())
+  if (k_.operations.maximum == nullptr || vector == nullptr || !vector->getElementType()->isFloatTy())
     return nullptr;
   const unsigned native = k_.target.register_lanes, lanes = vector->getNumElements();
   if (lanes % native != 0) return nullptr;
-  if (lanes == native) return k_.operations.beyond(b_, a, b, maximum);
+  if (lanes == native) return k_.operations.maximum(b_, a, b, maximum);
   llvm::SmallVector<llvm::Value*, 8> parts;
   for (unsigned first = 0; first < lanes; first += native) {
     const auto part = [&](llvm::Value* whole) {
       return b_.CreateExtractVector(llvm::FixedVectorType::get(b_.getFloatTy(), native), whole, first);
     };
-    parts.push_back(k_.operations.beyond(b_, part(a), part(b), maximum));
+    parts.push_back(k_.operations.maximum(b_, part(a), part(b), maximum));
   }
   return llvm::concatenateVectors(b_, parts);
 }

@@ -19,15 +19,14 @@ class CombineEmitter {
   void CombineArg(v1::ReduceKind kind, v1::DType dtype, llvm::Value** value, llvm::Value** position,
                   llvm::Value* other, llvm::Value* other_position, bool ordered, llvm::Value* active);
 
-  // Either of the two: a partial result of later elements joins `value` (and `position`, which only positions
-  // have).
+  // Merges a partial result of later elements into *value, and *position for argmax and argmin.
   void Fold(v1::ReduceKind kind, v1::DType kept, llvm::Value** value, llvm::Value** position,
             llvm::Value* other, llvm::Value* other_position);
 
   // NaN if either is NaN; of booleans: or, and.
   llvm::Value* Maximum(v1::DType dtype, llvm::Value* a, llvm::Value* b, bool maximum);
-  // By the one instruction for it: b where that is beyond a, else a. nullptr: there is none for values of
-  // this type.
+  // As TargetOperations::maximum, of vectors of whole registers. nullptr: there is no such instruction for
+  // values of this type.
   llvm::Value* VectorMaximum(llvm::Value* a, llvm::Value* b, bool maximum);
 
  private:

@@ -15,7 +15,7 @@ namespace kiln {
 namespace {
 
 constexpr unsigned kRegisterBits = 256;
-// Of a function, that stay in registers: a loop has its own values in the others.
+// A function with no more constants keeps them in registers; the others are for a loop's own values.
 constexpr size_t kConstantsMax = 8;
 
 // The operand of arithmetic that may come from memory: the last one of a sum or product, and of a fused

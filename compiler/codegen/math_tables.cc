@@ -105,10 +105,10 @@ V TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n) {
   return whole_register ? ScaledByPower(m, x, whole) : Scale(m, x, n);
 }
 
-// x = (n + i/32) ln2 + r with |r| ≤ ln2/64: 2^n 2^(i/32) e^r. Added to `magic`, n + i/32 has i in its lowest
-// bits. Where x is so large that r is not small, or not finite, or x is NaN, n alone decides what the
-// result is, and any |r| < 2 will do, of which the polynomial stays above 0: clearing the exponent's first
-// bit gives that, leaves a small r as it is and, unlike minimum and maximum, does not wait for the
+// e^x = 2^n 2^(i/32) e^r for x = (n + i/32) ln2 + r, |r| ≤ ln2/64. The sum of `magic` and n + i/32 has i in
+// its lowest bits. Where |x| is so large that r is not small or not finite, or x is NaN, n alone decides the
+// result, if the polynomial is positive, as it is for |r| < 2: clearing the top bit of r's exponent gives
+// such an r and leaves a small one as it is, and, unlike a minimum and a maximum, does not wait for the
 // multipliers.
 V ExpOfSixteen(MathBuilder& m, V x) {
   const V magic = m.C(kStepMagic);
@@ -122,9 +122,9 @@ V ExpOfSixteen(MathBuilder& m, V x) {
   return ScaledByPower(m, m.Fma(m.Mul(power, r), p, power), steps);
 }
 
-// x log2(e) = n + i/32 + r with 0 ≤ r < 1/32: 2^n 2^(i/32) 2^r. That product is rounded, which costs half its
-// last place times e^x, less than 2^-25. Added to `magic` and rounded down it has i in its lowest bits;
-// `reduce` gives r, 0 for an infinity.
+// sum + e^x, where e^x = 2^n 2^(i/32) 2^r for z = x log2(e) = n + i/32 + r, 0 ≤ r < 1/32. Rounding z adds an
+// error of half its last place times e^x, less than 2^-25. The sum of z and `magic`, rounded down, has i in
+// its lowest bits; VREDUCEPS gives r, 0 for an infinity.
 V PlusTableExp(MathBuilder& m, V sum, V x) {
   constexpr int kDown = 9, kStepsDown = (5 << 4) | 1;  // rounding; of how many bits below 1
   V z = m.Mul(x, MathBuilder::kLog2E);

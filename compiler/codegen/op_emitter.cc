@@ -244,10 +244,10 @@ llvm::Value* OpEmitter::Bool(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {
   }
 }
 
-// Whether a lane's index is, or is not, a number that all lanes share. How far behind a short loop's begin
-// the number lies is known before the loop, less each lane's own number, and compared with how far the loop
-// has come; in a long one it is found at each iteration which lane it is. In 32 bits. nullptr: op is
-// something else, or lanes are no vector.
+// Compares a lane's loop index with a uniform value, for equality, in 32-bit arithmetic. In a short loop the
+// value's distance from the loop's begin less the lane's number is loop-invariant, and is compared with the
+// loop's progress; in a long one each iteration compares the distance from its own begin with the lane's
+// number. nullptr: not such a comparison, or no vector.
 llvm::Value* OpEmitter::ComparePosition(const v1::LoopOp& op) {
   const auto opcode = static_cast<LoopOpcode>(op.op());
   if (!k_.operations.vectors || at_.lanes == 1) return nullptr;
@@ -284,7 +284,7 @@ llvm::Value* OpEmitter::ComparePosition(const v1::LoopOp& op) {
   return nullptr;
 }
 
-// Whether its turns are known to fit in 32 bits.
+// Is its extent known to fit in 32 bits?
 bool OpEmitter::IsShortVectorLoop() const {
   const auto outer = static_cast<uint32_t>(k_.kernel.outer_size());
   const uint32_t extent = at_.vector_variable < outer

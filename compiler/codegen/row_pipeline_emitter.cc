@@ -118,7 +118,7 @@ void RowPipelineEmitter::Groups(llvm::Value* lo, llvm::Value* hi) {
   });
 }
 
-// Of the group before from 0 on, of the present one behind it.
+// Slots [0, n) hold the previous group's scalars, [n, 2n) the current group's; n: the rows of a group.
 llvm::Value* RowPipelineEmitter::CarriedOfGroup(const CarriedScalar& carried, llvm::Value* number) {
   return b_.CreateInBoundsGEP(k_.ScalarType(k_.DTypeOf(carried.op)), carried.iterations[0], number);
 }
@@ -159,8 +159,7 @@ std::vector<RowPipelineEmitter::RowOfGroup> RowPipelineEmitter::BeginRowsOfGroup
   return rows;
 }
 
-// The first pass of `rows_at_once` rows, which take turns at a vector each, and the results of as many
-// vectors.
+// The first pass of `rows_at_once` rows, interleaved by vectors, and the results of as many vectors.
 void RowPipelineEmitter::RowsOfGroup(llvm::Value* begin, llvm::Value* number) {
   const RowPass &first = passes_[0], &last = passes_[1];
   const int64_t at_once = int64_t{schedule_.rows_at_once()}, width = at_.vector_lanes;

@@ -13,7 +13,7 @@
 // What the last pass reads beside its row, alike for all rows (a layer norm's weights), would be driven out
 // of the first-level cache before the next row asks for it. So where that is much, rows go in groups: while
 // the rows of a group are walked for the first time, the results of the group before are made by blocks of
-// columns, in which its rows take turns. The first passes go one by one, or, where the processor's own
+// columns, row after row in each block. The first passes go one by one, or, where the processor's own
 // prefetching needs several rows in flight to keep memory busy, several side by side.
 //
 // Ownership: borrows all that it is made with. Threads: one. Errors: none.

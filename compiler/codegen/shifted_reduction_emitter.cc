@@ -10,8 +10,8 @@ namespace {
 // How far the estimate may lie below a maximum: an exponent's error is its last place's, times the
 // exponential.
 constexpr double kExponentMax = 16;
-// How often the variance the square of the estimate's distance may be: the sum of squares is so many times
-// larger than what is left of it.
+// The largest ratio of the squared distance of mean and estimate to the variance: the sum of squares about
+// the estimate is at most 1 + kSquaresMax times what the subtraction leaves, the one about the mean.
 constexpr double kSquaresMax = 4;
 
 llvm::Constant* Constant(llvm::Type* type, double v) { return llvm::ConstantFP::get(type, v); }
@@ -33,7 +33,8 @@ ShiftedReductionEmitter::ShiftedReductionEmitter(KernelContext* context, LoopSta
   second_ = &k_.StageOf(shifted_.sum());
 }
 
-// Of a maximum the estimate is no more than that, and never less than all numbers are.
+// From the first vector: its mean, 0 if that is not finite, or its maximum, the lowest finite number if that
+// is -inf.
 llvm::Value* ShiftedReductionEmitter::Estimate() {
   const StageInfo& info = *first_;
   at_.stage = &info;

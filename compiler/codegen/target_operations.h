@@ -33,8 +33,8 @@ struct TargetOperations {
 
   // Floats of up to so many bits have maximum and minimum that are NaN where either operand is: llvm.maximum.
   unsigned maximum_bits = 0;
-  // Of two registers of F32: b where it is beyond a, else a; so a where b is NaN, and b where a is.
-  llvm::Value* (*beyond)(llvm::IRBuilder<>& b, llvm::Value* x, llvm::Value* y, bool maximum) = nullptr;
+  // Maximum or minimum of two registers of F32 by one instruction: x where either is NaN.
+  llvm::Value* (*maximum)(llvm::IRBuilder<>& b, llvm::Value* x, llvm::Value* y, bool maximum) = nullptr;
   bool vectors = false;  // a register holds many lanes; else each is computed by itself
   bool gathers = false;  // and scatters, of elements of 4 and 8 bytes: llvm.masked.gather
   const FloatFunctions* float_functions = nullptr;                    // in ways of its own: math.h

@@ -21,13 +21,13 @@ void InitializeX86() {
 
 // LLVM would not make this of comparisons that ask for NaN beside it. The instruction gives its second
 // operand where either is NaN.
-llvm::Value* BeyondAvx2(llvm::IRBuilder<>& b, llvm::Value* x, llvm::Value* y, bool maximum) {
+llvm::Value* MaximumAvx2(llvm::IRBuilder<>& b, llvm::Value* x, llvm::Value* y, bool maximum) {
   return b.CreateIntrinsic(
       maximum ? llvm::Intrinsic::x86_avx_max_ps_256 : llvm::Intrinsic::x86_avx_min_ps_256,
       llvm::ArrayRef<llvm::Type*>{}, llvm::ArrayRef<llvm::Value*>{y, x});
 }
 
-llvm::Value* BeyondAvx512(llvm::IRBuilder<>& b, llvm::Value* x, llvm::Value* y, bool maximum) {
+llvm::Value* MaximumAvx512(llvm::IRBuilder<>& b, llvm::Value* x, llvm::Value* y, bool maximum) {
   constexpr int kCurrentRounding = 4;
   return b.CreateIntrinsic(
       maximum ? llvm::Intrinsic::x86_avx512_max_ps_512 : llvm::Intrinsic::x86_avx512_min_ps_512,
@@ -45,7 +45,7 @@ Relocation RelocateX86(uint64_t type, int64_t distance, uint32_t* word) {
 
 extern const TargetOperations kAvx2Operations = {
     .name = "x86",
-    .beyond = BeyondAvx2,
+    .maximum = MaximumAvx2,
     .vectors = true,
     .nontemporal_fence = llvm::Intrinsic::x86_sse_sfence,
     .llvm_target = {.initialize = InitializeX86,
@@ -58,7 +58,7 @@ extern const TargetOperations kAvx2Operations = {
 
 extern const TargetOperations kAvx512Operations = {
     .name = "x86",
-    .beyond = BeyondAvx512,
+    .maximum = MaximumAvx512,
     .vectors = true,
     .gathers = true,
     .float_functions = &MathEmitter::kTableFunctions,

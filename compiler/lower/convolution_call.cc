@@ -74,8 +74,8 @@ bool IntoResults(const TensorType& type, bool channels_last) {
   return channels_last && CudnnConvolves(type.dtype);
 }
 
-// The convolution as one of one point over an image of the patches, whose channels are those of all of a
-// patch's points: a gemm for the runtime.
+// Windows that do not overlap: im2col, then a 1×1 convolution, which is a gemm for the runtime. A pixel of
+// the im2col image has the channels of all points of its patch.
 absl::Status CallOnPatches(LoweringContext& context, const GraphNode& node, const Convolution& convolution,
                            const TensorType& type, bool channels_last) {
   ExprPool& exprs = context.exprs();

@@ -89,7 +89,7 @@ BufferView OutputView(LoweringContext& context, const GraphOutput& output) {
     tensor.body = nullptr;
   }
   BufferView view = *tensor.view;
-  if (as_declared) view.strides = type.strides;  // of dimensions of one element any do
+  if (as_declared) view.strides = type.strides;  // strides of size-1 dimensions are free
   return view;
 }
 

@@ -449,7 +449,7 @@ absl::Status LowerGridSample(LoweringContext& context, const GraphNode& node) {
       const ExprId column = ops.CheckedIndex(at[1], input.sizes[3]);
       const LoopOpId value = context.loops().Load(ops, input, {index[0], index[1], row, column});
       ops.CloseMask();
-      // On the CPU eager multiplies what lies outside as well: a position that is no number gives none.
+      // On the CPU eager multiplies what lies outside as well: a NaN position gives NaN.
       const LoopOpId zero = ops.Constant(0, compute);
       sum = ops.Add(sum, IsGpu(type.device) ? ops.Where(inside, ops.Mul(value, factor), zero)
                                             : ops.Mul(ops.Where(inside, value, zero), factor));

@@ -49,8 +49,9 @@ class KernelFacts {
 
   // ---- expressions
   std::optional<int64_t> ConstantExpr(uint32_t expr) const;  // a constant as it stands
-  // How far an expression moves with a step of the loop variable: 0, a fixed number, or nullopt: neither.
-  // Does the value of an op move along? Without `varies` none does: ask DependsOnOps first where some may.
+  // How much an expression changes with a step of the loop variable; nullopt: not by a constant. `varies`:
+  // does the value of an op change with the variable? Without it none does: ask DependsOnOps first where some
+  // may.
   using Varies = absl::FunctionRef<bool(uint32_t op)>;
   std::optional<int64_t> CoefficientOf(uint32_t expr, uint32_t variable, Varies varies) const;
   std::optional<int64_t> CoefficientOf(uint32_t expr, uint32_t variable) const;

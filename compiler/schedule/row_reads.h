@@ -1,4 +1,4 @@
-// Which loads walk rows front to back, and how much of a row comes from memory.
+// Which loads read rows from memory in sequence, and how many bytes of a row.
 // Threads: pure functions. Errors: none.
 #pragma once
 
@@ -11,20 +11,20 @@
 
 namespace kiln {
 
-// Of a load that walks a row front to back, where rows follow each other and come from a buffer of so many
-// bytes; 0 of any other op, and of a row too long for the second-level cache. The op's stage has one inner
-// loop.
+// The bytes of a row that a load reads in sequence, where rows do not overlap and the buffer has at least
+// `buffer_bytes_min` bytes; 0 for any other op, and for a row too long for the second-level cache. The op's
+// stage must have one inner loop.
 int64_t RowBytesRead(const KernelFacts& facts, const Machine& machine, uint32_t op, int64_t buffer_bytes_min);
 
-// The first load of each row that comes from memory, ascending; ops that the schedule skips, and a stage that
-// reads what a shifted reduction has read, do not count.
+// The first load of each row that comes from memory, ascending. Ops that the schedule skips do not count, nor
+// the stage of a shifted reduction whose loads are its other stage's.
 struct RowReads {
   std::vector<uint32_t> loads;
   int64_t row_bytes = 0;  // of all of them
 };
 RowReads RowReadsOf(const KernelFacts& facts, const Machine& machine, const v1::RowSchedule& rows);
 
-// Does the stage walk a row that comes from memory?
+// Does the stage read a row from memory?
 bool ReadsRowFromMemory(const KernelFacts& facts, const Machine& machine, const v1::RowSchedule& rows,
                         const StageFacts& stage);
 

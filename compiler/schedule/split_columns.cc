@@ -107,7 +107,7 @@ class Splitter {
     return enough ? sum : std::nullopt;
   }
 
-  // Of one element a point of the loops.
+  // The bytes of one element for each point of the loops; INT64_MAX where that is not known.
   int64_t BytesOfPoints(const LoopNode& node, v1::DType dtype) {
     int64_t bytes = ByteSize(dtype);
     for (const auto* vars : {&node.outer, &node.inner}) {

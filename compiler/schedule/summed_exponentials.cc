@@ -5,12 +5,13 @@
 namespace kiln {
 namespace {
 
-bool MayShorten(const KernelFacts& facts, const v1::RowSchedule& rows, uint32_t sum) {
+// Are the sum's terms exponentials below a row's maximum that nothing else uses? They need no exact bits.
+bool MayApproximate(const KernelFacts& facts, const v1::RowSchedule& rows, uint32_t sum) {
   if (!facts.IsReduction(sum, v1::REDUCE_SUM) || facts.IndexesByValues()) return false;
   if (!facts.StageOf(sum).IsRowPass()) return false;
   const uint32_t exponential = facts.op(sum).args(0);
   if (!IsExponential(facts.opcode(exponential)) || facts.uses(exponential) != 1) return false;
-  // What is kept has bits of its own, and what is read back has no argument here.
+  // What the row cache keeps is computed in a form of its own, and what it gives back has no argument here.
   if (rows.has_cache() && (rows.cache().writer() == exponential || rows.cache().reader() == exponential))
     return false;
   return MaximumBelow(facts, exponential).has_value();
@@ -35,7 +36,7 @@ void ChooseSummedExponentials(const KernelFacts& facts, const VectorTarget&, v1:
   if (!schedule->has_rows()) return;
   v1::RowSchedule* rows = schedule->mutable_rows();
   for (uint32_t id = 0; id < facts.ops().size(); ++id) {
-    if (MayShorten(facts, *rows, id)) rows->add_summed_exponentials(id);
+    if (MayApproximate(facts, *rows, id)) rows->add_summed_exponentials(id);
   }
 }
 
@@ -43,7 +44,7 @@ absl::Status CheckSummedExponentials(const KernelFacts& facts, const VectorTarge
                                      const v1::VectorSchedule& schedule) {
   uint32_t next = 0;
   for (const uint32_t id : schedule.rows().summed_exponentials()) {
-    if (id < next || id >= facts.ops().size() || !MayShorten(facts, schedule.rows(), id)) {
+    if (id < next || id >= facts.ops().size() || !MayApproximate(facts, schedule.rows(), id)) {
       return absl::InvalidArgumentError(
           absl::StrCat("schedule: op ", id, " is no sum of exponentials below a row's maximum"));
     }
