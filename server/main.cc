@@ -80,7 +80,9 @@ struct Flags {
 
 // Returns the exit code when the program is over (help, version, misuse), -1 otherwise.
 int ParseFlags(int argc, char** argv, Flags* flags) {
-  CLI::App app("kilnd, the kiln compilation daemon. Compiles PyTorch graphs for processes on this machine.");
+  CLI::App app(
+      "kilnd, the kiln compilation daemon. Compiles PyTorch graphs for processes of this machine and, by "
+      "TLS, of others.");
   app.set_version_flag("--version", absl::StrCat("kilnd ", KILN_VERSION, " (build ", OwnBuildId(), ")"));
   app.add_option("--config", flags->config_file, "Textproto of kiln.v1.Config; flags override it");
   app.add_option("--socket", flags->socket, "Unix socket to listen on (absolute path)");
@@ -90,7 +92,7 @@ int ParseFlags(int argc, char** argv, Flags* flags) {
       "--signing-key", flags->signing_key,
       "File of the key that signs what is made here, made where there is none; default: signing.pem "
       "beside the configuration, or the socket");
-  app.add_option("--workers", flags->workers, "Compiler processes; default: one a core");
+  app.add_option("--workers", flags->workers, "Compiler processes; default: cores that kilnd may use");
   app.add_option("--worker-binary", flags->worker, "Default: kiln-worker beside kilnd");
   app.add_option("--cublas-lt", flags->cublas_lt,
                  "cuBLASLt's file, for max-autotune; default: what the system's loader finds");
