@@ -118,6 +118,12 @@ def test_the_walk_names_functions_that_are_there() -> None:
     assert missing_steps(text.replace("`PlanGraph`", "`PlanTheGraph`")) != []
 
 
+def config_fields() -> set[str]:
+    """Of all messages of kilnd's configuration."""
+    config = documents.read("proto/kiln/v1/config.proto")
+    return set(re.findall(r"^  (?:repeated |optional )?\w+ (\w+) = \d+;", config, re.MULTILINE))
+
+
 def settings() -> dict[str, set[str]]:
     """What can be set or read, by the document that has to name it."""
     def sources(folder: str, ending: str) -> str:
@@ -125,8 +131,8 @@ def settings() -> dict[str, set[str]]:
 
     client = sources("client/python/kiln", ".py") + sources("client/runtime", ".cc")
     using = set(re.findall(r'"(KILN_[A-Z_]+)"', client)) | set(kiln.stats())
-    config = re.sub(r"//.*", "", documents.read("proto/kiln/v1/config.proto"))
-    operating = set(re.findall(r"^  (?:string|bool|u?int\d+) (\w+) = ", config, re.MULTILINE))
+    operating = config_fields()
+    operating |= set(re.findall(r"^  ([A-Z_]+) = [1-9]", documents.read("proto/kiln/v1/config.proto"), re.MULTILINE))
     for program in PROGRAMS.values():
         text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
         operating |= set(re.findall(r"^  (--[a-z-]+(?= )|[a-z]+(?=  ))", text, re.MULTILINE))
@@ -137,5 +143,24 @@ def test_what_can_be_set_is_in_its_document() -> None:
     wanted = settings()
     assert len(wanted["docs/using.md"]) > 30 and len(wanted["docs/operating.md"]) > 30
     for path, names in wanted.items():
-        text = documents.read(path)
-        assert {name for name in names if name not in text} == set()
+        assert unnamed(names, documents.read(path)) == set()
+
+
+def unnamed(names: set[str], text: str) -> set[str]:
+    """Those that the text does not have as a word."""
+    return {name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)}
+
+
+def test_the_example_has_every_field() -> None:
+    safe = {name for name in config_fields() if not name.startswith("dangerously_")}
+    assert len(safe) > 70
+    assert unnamed(safe, documents.read("deploy/config.example.textproto")) == set()
+
+
+def test_metrics_are_in_their_table() -> None:
+    made = re.findall(r'to\.(Counter|Gauge|ByTenant)\("(\w+)"', documents.read("server/rpc/metrics.cc"))
+    assert len(made) > 50
+    ends = {"Counter": ("", "_total"), "Gauge": ("", ""), "ByTenant": ("tenant_", "_total")}
+    names = [f"kiln_{ends[kind][0]}{name}{ends[kind][1]}" for kind, name in made]
+    rows = re.findall(r"^\| `(kiln_\w+)` \| [^|]+ \| [^|]+ \|$", documents.read("docs/operating.md"), re.MULTILINE)
+    assert sorted(rows) == sorted(names)
