@@ -151,6 +151,27 @@ def unnamed(names: set[str], text: str) -> set[str]:
     return {name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)}
 
 
+def library_reasons() -> set[str]:
+    """Why nodes are library calls, as lowering says it; "…" is what an operator adds."""
+    found = set()
+    for path in sorted((documents.ROOT / "compiler/lower").glob("*.cc")):
+        source = path.read_text(encoding="utf-8")
+        named = dict(re.findall(r'\b(k\w+)\[\] = "([^"]+)"', source))
+        for call in re.findall(r"\bCallLibrary\((.*?)\);", source, re.DOTALL):
+            found |= set(re.findall(r'"([^"]+)"', call))
+            found |= {named[name] for name in re.findall(r"\w+", call) if name in named}
+        found |= set(re.findall(r'\{Op::k\w+, "([^"]+)", (?:true|false)\}', source))
+    return {re.sub(r"(?<=: ).+$|(?<= )$", "…", reason) for reason in found}
+
+
+def test_reasons_of_library_calls_are_in_their_documents() -> None:
+    reasons = library_reasons()
+    assert {"gemm", "closed list: …", "scatter_reduce …", "complex numbers"} <= reasons
+    assert {reason for reason in reasons if f"`{reason}`" not in documents.read("docs/using.md")} == set()
+    rows = re.findall(r"^\| `([^`]+)` \|", documents.read("docs/limits.md"), re.MULTILINE)
+    assert {reason.replace(": …", "") for reason in reasons} <= set(rows)
+
+
 def test_the_example_has_every_field() -> None:
     safe = {name for name in config_fields() if not name.startswith("dangerously_")}
     assert len(safe) > 70
