@@ -145,7 +145,7 @@ std::string ScheduleText(const v1::VectorSchedule& schedule) {
                                  schedule.nontemporal_bytes_min(), " bytes"));
     // Each buffer has one store.
     if (schedule.nontemporal_stores_size() == 0) {
-      parts.back() += ", no store is nontemporal";
+      parts.back() += ", of which no store fills lines";
     } else if (schedule.nontemporal_stores_size() < schedule.nontemporal_size()) {
       absl::StrAppend(&parts.back(), " by ", NumbersText(schedule.nontemporal_stores(), "%"), " alone");
     }
