@@ -14,6 +14,9 @@ def explain(function: Callable[..., Any], *, html: str | os.PathLike[str] | None
             **compile_arguments: Any) -> Callable[..., Explanation]:
     """`kiln.explain(model)(*args)` runs the model through Dynamo and then through kiln, and tells what happened.
 
+    The arguments of torch.compile are taken, but for `backend`; forward and backward run, gradients go nowhere. What it
+    gives prints itself. Under `KILN_FALLBACK=error` it raises what torch.compile does.
+
     html: also write a page to this file, with the graphs drawn, each kernel's time and its listing; the model then
     runs once more, to be timed. Raises ValueError where no such file can be written."""
     if html is not None:

@@ -27,10 +27,12 @@ class Explanation(ExplainOutput):
 
     @property
     def breaks(self) -> list[str]:
+        """Why Dynamo ended a graph and began another, one a break; of `torch._dynamo.explain`."""
         return [str(reason.reason) for reason in self.break_reasons]
 
     @property
     def guards(self) -> list[str]:
+        """The conditions under which Dynamo runs what was compiled, as text; of `torch._dynamo.explain`."""
         return [text_of(guard) for guard in self.out_guards or ()]
 
     @property
@@ -40,10 +42,13 @@ class Explanation(ExplainOutput):
 
     @property
     def kernels(self) -> list[KernelRecord]:
+        """The native kernels of all compiled graphs, each graph's by number. Bytes are of one launch, at the sizes that
+        the graph was compiled at."""
         return [kernel for program in self.compiled for kernel in program["kernels"]]
 
     @property
     def library_calls(self) -> dict[str, int]:
+        """How many steps call a library, by target (`aten.addmm.default`); a program's `library_reasons` say why."""
         calls: dict[str, int] = {}
         for program in self.compiled:
             for target in program["library_calls"]:
@@ -52,10 +57,13 @@ class Explanation(ExplainOutput):
 
     @property
     def python_calls(self) -> list[PythonCallRecord]:
+        """The steps that run in Python between kernels, with the reason and the share (0 to 1) of the time that their
+        graph's runs took so far."""
         return [call for program in self.compiled for call in program.get("python_calls", ())]
 
     @property
     def fallbacks(self) -> list[tuple[str, str]]:
+        """(title, message) of each graph that runs without kiln."""
         return [(program["title"], program["message"]) for program in self.programs if "fallback" in program]
 
     def __str__(self) -> str:

@@ -24,7 +24,10 @@ _one_at_a_time = threading.Lock()
 
 @dataclasses.dataclass
 class Line:
-    graph: str
+    """The runs of one kernel, library call or call of Python of one graph while the profile ran. Times are seconds, as
+    the runtime measures them around each step."""
+
+    graph: str  # its title
     name: str  # of the kernel, or the library call's target
     kernel: int | None  # its number in the graph; None for library calls and for the rest
     operators: tuple[str, ...]
@@ -36,11 +39,14 @@ class Line:
 
     @property
     def gigabytes_per_second(self) -> float:
+        """10^9 bytes a second, by the least bytes that a kernel moves and each step's fastest run; 0.0 where the bytes
+        are not known, as of library calls and calls of Python."""
         return self.bytes / self.least_seconds / 1e9 if self.least_seconds and self.bytes else 0.0
 
 
 class Profile:
-    """Of the time between entering and leaving. `lines`, longest first."""
+    """Of the time between entering and leaving. `lines`, longest first, are there once it is left. Entering raises
+    RuntimeError while another profile runs."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
@@ -63,6 +69,7 @@ class Profile:
 
     @property
     def seconds(self) -> float:
+        """Of all lines: the time within compiled graphs."""
         return sum(line.seconds for line in self.lines)
 
     def _add(self, graph: CompiledGraph, artifact: _C.Artifact, before: Sequence[StepTime]) -> None:

@@ -3,6 +3,8 @@ from typing import Any, TypeAlias, TypedDict, final
 
 
 class KernelRecord(TypedDict):
+    """A native kernel, as the worker that made it tells."""
+
     name: str
     digest: str  # of its object
     operators: list[str]
@@ -22,11 +24,15 @@ class MeasuredRecord(TypedDict):
 
 
 class GemmRecord(MeasuredRecord):
+    """Of a gemm: cuBLASLt's first algorithm against its others and kernels of kiln's own."""
+
     sizes: tuple[int, int, int, int]  # batch, rows, depth, columns
     kernel: str  # of kiln's own; "": the library's
 
 
 class ConvolutionRecord(MeasuredRecord):
+    """Of a convolution or a gradient of one: cuDNN's first plan against its others. Shapes are torch's (N, C, …)."""
+
     of: str  # FORWARD, or which gradient
     input: tuple[int, ...]
     weight: tuple[int, ...]
@@ -34,6 +40,8 @@ class ConvolutionRecord(MeasuredRecord):
 
 
 class ScheduleRecord(MeasuredRecord, total=False):
+    """Of a generated kernel: its default thread schedule against others."""
+
     name: str  # of the kernel
     schedules: list[str]  # the default's first
     schedule: str  # the best, where it is another
@@ -50,6 +58,8 @@ class ImagesRecord(TypedDict):
 
 
 class TuningRecord(TypedDict, total=False):
+    """What max-autotune measured for a program."""
+
     without: str  # why not all was measured
     gpu: str
     gemms: list[GemmRecord]
@@ -59,6 +69,8 @@ class TuningRecord(TypedDict, total=False):
 
 
 class PythonCallRecord(TypedDict):
+    """A step that runs in Python: neighbouring nodes that kiln does not know."""
+
     name: str
     reason: str
     operators: tuple[str, ...]

@@ -15,32 +15,38 @@ _GRAPHS_KEPT = 1000
 
 
 def count(name: str, by: int = 1) -> None:
+    """Adds to the count `name` of `kiln.stats`."""
     with _lock:
         _counts[name] += by
 
 
 def count_fallback(reason: str) -> None:
+    """One more graph that runs without kiln."""
     with _lock:
         _fallbacks[reason] += 1
 
 
 def add_seconds(phase: str, seconds: float) -> None:
+    """Adds to the seconds of a phase (`export`, `lookup`, …)."""
     with _lock:
         _seconds[phase] += seconds
 
 
 def record_graph(record: GraphRecord) -> None:
+    """Keeps the record for `kiln.explain`; of a process the first 1,000."""
     with _lock:
         if len(_graphs) < _GRAPHS_KEPT:
             _graphs.append(record)
 
 
 def graphs_since(position: int) -> list[GraphRecord]:
+    """The records from a `graph_count` on."""
     with _lock:
         return _graphs[position:]
 
 
 def graph_count() -> int:
+    """How many records there are."""
     with _lock:
         return len(_graphs)
 

@@ -23,9 +23,10 @@ def stats() -> dict[str, Any]:
     torch's cache can't keep for what such a call holds, `cuda_graphs` graphs given to torch's trees of
     CUDA graphs, `not_measured` programs of max-autotune that it could not measure (all of), `tuned_plans` kinds of
     gemms and convolutions that run as measured, `left_out` optimizations of a graph that failed and were left out,
-    `fallbacks` graphs that run as torch would run them, by reason, `retried` those of them that are compiled by now, as
-    the service came to answer, `seconds` by phase: `load` is from asking for a program until it can be called, `lookup`
-    and `fetch` in it, without connecting and compiling.
+    `calls`, `kernel_launches`, `library_call_runs` and `stride_copies` what programs that are alive have run,
+    `uploaded_bytes` and `fetched_objects` the traffic, `fallbacks` graphs that run as torch would run them, by reason,
+    `retried` those of them that are compiled by now, as the service came to answer, `seconds` by phase: `load` is from
+    asking for a program until it can be called, `lookup` and `fetch` in it, without connecting and compiling.
     """
     counts, fallbacks, seconds = records.snapshot()
     result: dict[str, Any] = {name: counts.get(name, 0) for name in _COUNTS}
