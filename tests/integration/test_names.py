@@ -4,8 +4,8 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDERS = ("cache", "client", "compiler", "server")
-# What tools look for by that name, and each program's start.
-EVERYWHERE = {"__init__.py", "main.cc"}
+# What tools look for by that name, each program's start, and each tree's limits.
+EVERYWHERE = {"__init__.py", "limits.h", "main.cc"}
 SUFFIXES = (".cc", ".h", ".py", ".proto")
 
 

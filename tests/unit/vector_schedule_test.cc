@@ -206,7 +206,8 @@ TEST(VectorSchedule, StoresThatFillLinesPassTheCacheBy) {
   const v1::VectorSchedule half = Chosen(Planes(v1::BF16, 8), TargetOf(""));  // vectors of 32 bytes
   EXPECT_THAT(half.nontemporal(), ElementsAre(1));
   EXPECT_THAT(half.nontemporal_stores(), IsEmpty());
-  EXPECT_THAT(ScheduleText(half), HasSubstr("nontemporal b1 from 16777216 bytes, of which no store fills lines"));
+  EXPECT_THAT(ScheduleText(half),
+              HasSubstr("nontemporal b1 from 16777216 bytes, of which no store fills lines"));
   v1::Kernel scalars = Planes(v1::F32, 4);
   scalars.mutable_schedule()->set_vector_dim(v1::VECTOR_NONE);
   EXPECT_THAT(Chosen(scalars, TargetOf("")).nontemporal_stores(), IsEmpty());
