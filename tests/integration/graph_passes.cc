@@ -14,6 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "compiler/frontend/import.h"
 #include "compiler/graph/canonical.h"
+#include "compiler/library/attention.h"
+#include "compiler/library/gemm.h"
 #include "compiler/passes/pipeline.h"
 #include "compiler/support/status_macros.h"
 
@@ -68,7 +70,11 @@ class Printer {
     return text;
   }
 
-  std::string Node(const GraphNode& node) const {
+  // Of compiler/library's nodes the calls that lowering makes of them: PyTorch knows those.
+  std::string Node(const GraphNode& made) const {
+    GraphNode node = made;
+    if (const auto gemm = GemmOf(graph_, made)) node = GemmCallOf(*gemm, made);
+    if (const auto attention = AttentionOf(graph_, made)) node = AttentionCallOf(*attention, made);
     std::string text = absl::StrCat("{\"target\": ", Quoted(node.target), ", \"args\": {");
     absl::StrAppend(&text, absl::StrJoin(node.args, ", ", [&](std::string* out, const auto& argument) {
       absl::StrAppend(out, Quoted(argument.first), ": ", std::visit(ArgumentText{*this}, argument.second));
