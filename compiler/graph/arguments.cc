@@ -19,6 +19,12 @@ std::optional<double> NumberOf(const Graph& graph, const Argument* argument) {
   return std::nullopt;
 }
 
+absl::string_view StringOf(const GraphNode& node, absl::string_view name) {
+  const Argument* argument = node.Find(name);
+  const auto* text = argument == nullptr ? nullptr : std::get_if<StringArg>(argument);
+  return text == nullptr ? absl::string_view() : absl::string_view(text->value);
+}
+
 bool FlagOf(const GraphNode& node, absl::string_view name) {
   const Argument* argument = node.Find(name);
   const auto* flag = argument == nullptr ? nullptr : std::get_if<BoolArg>(argument);

@@ -15,6 +15,9 @@ ValueId TensorOf(const GraphNode& node, absl::string_view name);
 // The number that an argument is; no value for a tensor, a symbolic integer, or none.
 std::optional<double> NumberOf(const Graph& graph, const Argument* argument);
 
+// The string argument of that name, which lives as long as the node does; empty where there is none.
+absl::string_view StringOf(const GraphNode& node, absl::string_view name);
+
 // Whether the boolean argument of that name is there and true.
 bool FlagOf(const GraphNode& node, absl::string_view name);
 

@@ -28,10 +28,7 @@ constexpr AttentionForm kForms[] = {
 constexpr char kBias[] = "bias", kKernel[] = "kernel";
 
 const AttentionForm* KernelOf(const GraphNode& node) {
-  const Argument* argument = node.Find(kKernel);
-  const auto* kernel = argument == nullptr ? nullptr : std::get_if<StringArg>(argument);
-  if (kernel == nullptr) return nullptr;
-  const AttentionForm* const form = AttentionFormOf(kernel->value);
+  const AttentionForm* const form = AttentionFormOf(StringOf(node, kKernel));
   const Op target = form != nullptr && form->gradients ? Op::kAttentionBackward : Op::kAttention;
   return form != nullptr && node.target == target ? form : nullptr;
 }

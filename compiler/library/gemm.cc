@@ -31,22 +31,15 @@ std::optional<double> FactorOf(const Graph& graph, const GraphNode& node, absl::
   return argument == nullptr ? 1 : NumberOf(graph, argument);
 }
 
-// Empty where the argument is not there or is no word.
-absl::string_view WordOf(const GraphNode& node, absl::string_view name) {
-  const Argument* argument = node.Find(name);
-  const auto* word = argument == nullptr ? nullptr : std::get_if<StringArg>(argument);
-  return word == nullptr ? absl::string_view() : absl::string_view(word->value);
-}
-
 Gemm::Activation ActivationOf(const GraphNode& node) {
-  const absl::string_view word = WordOf(node, kActivation);
+  const absl::string_view word = StringOf(node, kActivation);
   if (word == kRelu) return Gemm::Activation::kRelu;
   return word == kGeluTanh ? Gemm::Activation::kGeluTanh : Gemm::Activation::kNone;
 }
 
 // The form that computes what the operands and words of a node say; nullptr where none does.
 const GemmForm* FormFor(const Graph& graph, const GraphNode& node, const Gemm& gemm) {
-  const bool batched = graph.type(gemm.d).rank() == 3, onednn = WordOf(node, kLibrary) == kOnednn;
+  const bool batched = graph.type(gemm.d).rank() == 3, onednn = StringOf(node, kLibrary) == kOnednn;
   const bool adds = gemm.c != kNoValue, activates = gemm.activation != Gemm::Activation::kNone;
   const bool integers = graph.type(gemm.a).dtype == v1::I8 && graph.type(gemm.d).dtype == v1::I32;
   const auto* found = std::find_if(std::begin(kForms), std::end(kForms), [&](const GemmForm& form) {
@@ -162,7 +155,7 @@ std::optional<GraphNode> GemmNodeOf(const Graph& graph, const GraphNode& node) {
     SetActivation(made, FlagOf(node, form->gelu) ? Gemm::Activation::kGeluTanh : Gemm::Activation::kRelu);
   }
   if (form->onednn) {
-    if (const absl::string_view attr = WordOf(node, "attr"); !attr.empty() && attr != "none")
+    if (const absl::string_view attr = StringOf(node, "attr"); !attr.empty() && attr != "none")
       return std::nullopt;
     SetOnednn(made);
   }

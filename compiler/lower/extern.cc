@@ -13,53 +13,54 @@ namespace {
 struct LibraryCall {
   Op target;
   const char* reason;
-  bool into_results;
 };
+
+constexpr char kGemm[] = "gemm", kAttention[] = "attention";
 
 // Beside gemms, convolutions and attention, which are compiler/library's.
 constexpr LibraryCall kOthers[] = {
-    {Op::kSort, "closed list: sort", false},
-    {Op::kSortStable, "closed list: sort", false},
-    {Op::kArgsort, "closed list: sort", false},
-    {Op::kArgsortStable, "closed list: sort", false},
-    {Op::kTopk, "closed list: topk", false},
-    {Op::kKthvalue, "closed list: topk", false},
-    {Op::kNonzero, "closed list: nonzero", false},
-    {Op::kNonzeroStatic, "closed list: nonzero", false},
-    {Op::kUnique2, "closed list: unique", false},
-    {Op::kUniqueConsecutive, "closed list: unique", false},
-    {Op::kUniqueDim, "closed list: unique", false},
-    {Op::kFftR2c, "closed list: fft", false},
-    {Op::kFftC2r, "closed list: fft", false},
-    {Op::kFftC2c, "closed list: fft", false},
-    {Op::kEmbeddingBag, "closed list: embedding_bag", false},
-    {Op::kEmbeddingBagForwardOnly, "closed list: embedding_bag", false},
-    {Op::kEmbeddingBagDenseBackward, "closed list: embedding_bag", false},
-    {Op::kEmbeddingBagPerSampleWeightsBackward, "closed list: embedding_bag", false},
-    {Op::kRandperm, "closed list: randperm", false},
-    {Op::kMultinomial, "closed list: multinomial", false},
-    {Op::kAvgPool2dBackward, "closed list: pooling backward", false},
-    {Op::kAdaptiveAvgPool2dBackward, "closed list: pooling backward", false},
-    {Op::kMaxPool3dWithIndicesBackward, "closed list: pooling backward", false},
-    {Op::kAvgPool3dBackward, "closed list: pooling backward", false},
-    {Op::kAdaptiveMaxPool2dBackward, "closed list: pooling backward", false},
+    {Op::kSort, "closed list: sort"},
+    {Op::kSortStable, "closed list: sort"},
+    {Op::kArgsort, "closed list: sort"},
+    {Op::kArgsortStable, "closed list: sort"},
+    {Op::kTopk, "closed list: topk"},
+    {Op::kKthvalue, "closed list: topk"},
+    {Op::kNonzero, "closed list: nonzero"},
+    {Op::kNonzeroStatic, "closed list: nonzero"},
+    {Op::kUnique2, "closed list: unique"},
+    {Op::kUniqueConsecutive, "closed list: unique"},
+    {Op::kUniqueDim, "closed list: unique"},
+    {Op::kFftR2c, "closed list: fft"},
+    {Op::kFftC2r, "closed list: fft"},
+    {Op::kFftC2c, "closed list: fft"},
+    {Op::kEmbeddingBag, "closed list: embedding_bag"},
+    {Op::kEmbeddingBagForwardOnly, "closed list: embedding_bag"},
+    {Op::kEmbeddingBagDenseBackward, "closed list: embedding_bag"},
+    {Op::kEmbeddingBagPerSampleWeightsBackward, "closed list: embedding_bag"},
+    {Op::kRandperm, "closed list: randperm"},
+    {Op::kMultinomial, "closed list: multinomial"},
+    {Op::kAvgPool2dBackward, "closed list: pooling backward"},
+    {Op::kAdaptiveAvgPool2dBackward, "closed list: pooling backward"},
+    {Op::kMaxPool3dWithIndicesBackward, "closed list: pooling backward"},
+    {Op::kAvgPool3dBackward, "closed list: pooling backward"},
+    {Op::kAdaptiveMaxPool2dBackward, "closed list: pooling backward"},
 };
 
-const absl::flat_hash_map<Op, LibraryCall>& LibraryCalls() {
+const absl::flat_hash_map<Op, const char*>& LibraryCalls() {
   static const auto* table = [] {
-    auto* map = new absl::flat_hash_map<Op, LibraryCall>;
-    for (const LibraryCall& row : kOthers) (*map)[row.target] = row;
+    auto* map = new absl::flat_hash_map<Op, const char*>;
+    // Those that are no nodes of compiler/library, as they say what it does not know.
+    for (const GemmForm& form : GemmForms()) (*map)[form.target] = kGemm;
+    for (const AttentionForm& form : AttentionForms()) (*map)[form.target] = kAttention;
+    for (const LibraryCall& row : kOthers) (*map)[row.target] = row.reason;
     return map;
   }();
   return *table;
 }
 
 absl::Status LowerLibrary(LoweringContext& context, const GraphNode& node) {
-  const LibraryCall& row = LibraryCalls().at(node.target.op());
-  return CallLibrary(context, node, row.reason, row.into_results);
+  return CallLibrary(context, node, LibraryCalls().at(node.target.op()), false);
 }
-
-constexpr char kGemm[] = "gemm", kAttention[] = "attention";
 
 absl::Status LowerGemm(LoweringContext& context, const GraphNode& node) {
   const std::optional<Gemm> gemm = GemmOf(context.graph(), node);
@@ -73,21 +74,10 @@ absl::Status LowerAttention(LoweringContext& context, const GraphNode& node) {
   return CallLibrary(context, AttentionCallOf(*attention, node), kAttention, false);
 }
 
-// Those that are no nodes of compiler/library, as they say what it does not know.
-absl::Status CallGemm(LoweringContext& context, const GraphNode& node) {
-  return CallLibrary(context, node, kGemm, false);
-}
-
-absl::Status CallAttention(LoweringContext& context, const GraphNode& node) {
-  return CallLibrary(context, node, kAttention, false);
-}
-
 }  // namespace
 
 void RegisterExterns(LoweringTable& table) {
-  for (const auto& [target, row] : LibraryCalls()) table[target] = LowerLibrary;
-  for (const GemmForm& form : GemmForms()) table[form.target] = CallGemm;
-  for (const AttentionForm& form : AttentionForms()) table[form.target] = CallAttention;
+  for (const auto& [target, reason] : LibraryCalls()) table[target] = LowerLibrary;
   table[Op::kGemm] = LowerGemm;
   table[Op::kAttention] = table[Op::kAttentionBackward] = LowerAttention;
   table[Op::kConvolution] = LowerConvolution;

@@ -135,8 +135,9 @@ Dims AllButChannels(int64_t rank) {
   return dims;
 }
 
-// On the CPU eager's accumulators are F64. Images of which channel_moments makes one pass stay F32, for it
-// looks for sums of F32: blocks of points, whose errors are apart, are summed there first.
+// On the CPU eager's accumulators are F64. Images so large that one pass pays stay F32, for channel_moments
+// looks for sums of F32: of those that are channels-last it sums blocks of points, whose errors are apart,
+// first.
 bool IsWide(const Machine& machine, const Value& x) {
   if (x.type().device != v1::CPU || x.dtype() != v1::F32) return false;
   const auto elements = x.builder().exprs().AsConst(CountOf(x, Range(0, x.rank())));

@@ -41,7 +41,7 @@ inline constexpr size_t kFlatImageBytesMax = size_t{256} << 20;
 
 // A launch on a GPU.
 inline constexpr uint32_t kBlockThreadsMax = 1024;             // of a GPU's block, as on every device
-inline constexpr int64_t kLaunchBlocksMax = int64_t{1} << 20;  // beyond it blocks take several turns
+inline constexpr int64_t kLaunchBlocksMax = int64_t{1} << 20;  // beyond it blocks take several iterations
 
 // Simplification of sizes and indices. Beyond these an expression is kept as it was written, or bounded by
 // what it is made of; all are far above what real graphs need.
