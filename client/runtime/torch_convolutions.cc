@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "client/runtime/memory_range.h"
+#include "client/runtime/read_convolution.h"
 #include "client/runtime/scratch.h"
 #include "compiler/library/convolution.h"
 
@@ -18,12 +19,7 @@ const TensorMemory* Get(const CallArguments& a, absl::string_view name) {
   return value == nullptr ? nullptr : &value->memory;
 }
 
-bool Pair(const CallArguments& a, absl::string_view name, std::array<int64_t, 2>& pair) {
-  const CallValue* value = a.Find(name);
-  if (value == nullptr || value->numbers.empty() || value->numbers.size() > 2) return false;
-  pair = {value->numbers.front(), value->numbers.back()};
-  return true;
-}
+std::array<int64_t, 2> Both(const int64_t (&pair)[2]) { return {pair[0], pair[1]}; }
 
 }  // namespace
 
@@ -48,29 +44,27 @@ std::unique_ptr<MemoryCall> TorchConvolutions::NewCall(const std::string& target
 
 // What all directions have in common; false where ATen's way may be another.
 bool TorchConvolutions::Settle(const CallArguments& a, Convolution& convolution, CallContext& context) const {
-  const TensorMemory *input = Get(a, Names::kInput), *weight = Get(a, Names::kWeight);
-  const CallValue *transposed = a.Find(Names::kTransposed), *groups = a.Find(Names::kGroups);
-  if (input == nullptr || weight == nullptr || transposed == nullptr || transposed->number != 0) return false;
-  if (input->sizes.size() != 4 || weight->sizes.size() != 4 || groups == nullptr) return false;
-  if (weight->sizes[1] * groups->number != input->sizes[1]) return false;
-  const bool channels_last = input->strides[1] == 1 && input->sizes[1] > 1;
-  if (groups->number > 1 && groups->number == input->sizes[1] && !channels_last) return false;
-  if (!Pair(a, Names::kStride, convolution.stride) || !Pair(a, Names::kPadding, convolution.padding) ||
-      !Pair(a, Names::kDilation, convolution.dilation)) {
-    return false;
-  }
+  const std::optional<FixedConvolution> read = ReadConvolution(a);
+  if (!read.has_value()) return false;
+  const int64_t channels = read->images.sizes[1], groups = read->groups;
+  if (read->weights.sizes[1] * groups != channels) return false;
+  const bool channels_last = read->images.strides[1] == 1 && channels > 1;
+  if (groups > 1 && groups == channels && !channels_last) return false;
   const std::optional<bool> deterministic = precision_.Deterministic();
   if (!deterministic.has_value()) return false;
+  convolution.stride = Both(read->window.stride);
+  convolution.padding = Both(read->window.padding);
+  convolution.dilation = Both(read->window.dilation);
   const bool dilated = convolution.dilation != std::array<int64_t, 2>{1, 1};
   if (*deterministic && dilated) return false;
   convolution.deterministic = *deterministic;
-  if (input->dtype == v1::F32) {
+  if (read->dtype == v1::F32) {
     const std::optional<bool> tf32 = precision_.Tf32(true, context);
     if (!tf32.has_value()) return false;
     convolution.tf32 = *tf32;
   }
-  convolution.input = *input;
-  convolution.weight = *weight;
+  convolution.input = *Get(a, Names::kInput);
+  convolution.weight = *Get(a, Names::kWeight);
   convolution.tuned = context.tuned_convolutions;
   return true;
 }

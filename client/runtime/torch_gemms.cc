@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "client/runtime/memory_range.h"
+#include "client/runtime/read_convolution.h"
 #include "client/runtime/scratch.h"
 #include "compiler/library/conv1x1_gemm.h"
 #include "compiler/library/convolution.h"
+#include "compiler/library/fixed_convolution.h"
 #include "compiler/library/gemm.h"
 
 namespace kiln::runtime {
@@ -27,27 +29,6 @@ double Real(const CallArguments& a, absl::string_view name, double otherwise) {
   const CallValue* value = a.Find(name);
   if (value == nullptr) return otherwise;
   return value->kind == v1::Argument::kAsFloat ? value->real : static_cast<double>(value->number);
-}
-
-// One number stands for both; none leaves the pair as it is.
-bool ReadPair(const CallArguments& a, absl::string_view name, int64_t (&pair)[2]) {
-  const CallValue* value = a.Find(name);
-  if (value == nullptr || value->numbers.size() > 2) return false;
-  if (value->numbers.empty()) return true;
-  pair[0] = value->numbers.front(), pair[1] = value->numbers.back();
-  return true;
-}
-
-// 1×1, of one group.
-bool IsOfPoints(const CallArguments& a, const StridedTensor& images, const StridedTensor& weights) {
-  const CallValue *transposed = a.Find(Names::kTransposed), *groups = a.Find(Names::kGroups);
-  if (transposed == nullptr || transposed->number != 0 || groups == nullptr || groups->number != 1)
-    return false;
-  if (images.sizes.size() != 4 || weights.sizes.size() != 4 || weights.sizes[1] != images.sizes[1])
-    return false;
-  Window window{.kernel = {weights.sizes[2], weights.sizes[3]}};
-  return ReadPair(a, Names::kStride, window.stride) && ReadPair(a, Names::kPadding, window.padding) &&
-         window.covers_points();
 }
 
 // Whether the points of each image lie evenly, rows one after the other, or those of all images in one
@@ -104,8 +85,7 @@ class TorchGemms::Call : public MemoryCall {
                        *third = Get(a, form_.c, &c_);
     if (first == nullptr || second == nullptr) return false;
     if (convolution_) {
-      return third == nullptr && SettleConvolution(a, *first, *second) &&
-             (!results.into || IsMade(results.declared[0]));
+      return third == nullptr && SettleConvolution(a) && (!results.into || IsMade(results.declared[0]));
     }
     if (!results.into || (third == nullptr) != form_.c.empty()) return false;
     return SettleGemm(*first, *second, results.declared[0]) &&
@@ -155,12 +135,13 @@ class TorchGemms::Call : public MemoryCall {
   }
 
   // Images and weights change places where the gemm has them so.
-  bool SettleConvolution(const CallArguments& a, const TensorMemory& input, const TensorMemory& weight) {
-    const StridedTensor images{input.sizes, input.strides}, weights{weight.sizes, weight.strides};
-    if (input.dtype != weight.dtype || !IsOfPoints(a, images, weights)) return false;
+  bool SettleConvolution(const CallArguments& a) {
+    const std::optional<FixedConvolution> convolution = ReadConvolution(a);
+    if (!convolution.has_value() || !IsConv1x1(*convolution)) return false;
+    const StridedTensor &images = convolution->images, &weights = convolution->weights;
     const std::optional<Conv1x1Gemm> gemm = Conv1x1AsGemm(images, weights);
     if (!gemm.has_value() || !PointsLieEvenly(images, gemm->channels_last)) return false;
-    gemm_.dtype = input.dtype;
+    gemm_.dtype = convolution->dtype;
     gemm_.batch = gemm->batch;
     gemm_.a = WithoutMemory(gemm->a);
     gemm_.b = WithoutMemory(gemm->b);

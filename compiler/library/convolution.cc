@@ -77,13 +77,12 @@ std::optional<Window> WindowOf(const Graph& graph, const Convolution& convolutio
 }
 
 bool IsConv1x1(const Graph& graph, const Convolution& convolution) {
-  if (convolution.gradients || convolution.transposed || !IsOfImages(graph, convolution)) return false;
+  if (convolution.gradients || convolution.transposed) return false;
   const std::optional<Window> window = WindowOf(graph, convolution);
-  if (!window || !window->covers_points()) return false;
   const TensorType &image = graph.type(convolution.input), &weight = graph.type(convolution.weight),
                    &result = graph.type(convolution.result);
-  if (result.rank() != 4 || weight.sizes[1] != image.sizes[1] || weight.sizes[0] != result.sizes[1])
-    return false;
+  if (!window || !IsOfPoints(image.sizes, weight.sizes, *window)) return false;
+  if (result.rank() != 4 || weight.sizes[0] != result.sizes[1]) return false;
   for (const size_t dim : {0, 2, 3}) {
     if (image.sizes[dim] != result.sizes[dim]) return false;
   }

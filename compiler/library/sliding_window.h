@@ -1,4 +1,5 @@
-// A window that moves over rows and columns: of pooling and of convolutions. Values; two numbers each.
+// A window that moves over rows and columns: of pooling and of convolutions. Values; two numbers each. What a
+// window makes of a convolution is asked of its sizes, whether they are numbers or a graph's expressions.
 #pragma once
 
 #include <cstdint>
@@ -24,5 +25,12 @@ struct Window {
     return pair[0] == wanted && pair[1] == wanted;
   }
 };
+
+// Sizes are [images, channels, rows, columns] and [outputs, channels, rows, columns]: the 1×1 convolution, of
+// all channels together.
+template <typename Sizes>
+bool IsOfPoints(const Sizes& images, const Sizes& weights, const Window& window) {
+  return images.size() == 4 && weights.size() == 4 && weights[1] == images[1] && window.covers_points();
+}
 
 }  // namespace kiln

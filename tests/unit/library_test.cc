@@ -11,6 +11,7 @@
 #include "compiler/graph/arguments.h"
 #include "compiler/library/attention.h"
 #include "compiler/library/convolution.h"
+#include "compiler/library/fixed_convolution.h"
 #include "compiler/library/gemm.h"
 #include "tests/unit/graph_maker.h"
 
@@ -233,6 +234,7 @@ struct DrawnConvolution : Drawn {
   bool gradients = false, transposed = false, biased = false, one_number = false;
   int64_t images = 1, channels = 1, outputs = 1, groups = 1;
   int64_t kernel[2], stride[2], padding[2], dilation[2], rows = 1, columns = 1;
+  std::vector<int64_t> image_sizes, weight_sizes;
   v1::DType dtype = v1::F32;
   ValueId gradient = kNoValue, input = kNoValue, weight = kNoValue, bias = kNoValue;
   Args args;
@@ -270,6 +272,18 @@ struct DrawnConvolution : Drawn {
       args.emplace_back("bias", biased ? T(bias) : NoneArg{});
     }
     Shuffle(args);
+  }
+  // The same by numbers; it borrows them.
+  FixedConvolution Fixed() {
+    image_sizes = {images, channels, rows, columns};
+    weight_sizes = {outputs, channels / groups, kernel[0], kernel[1]};
+    FixedConvolution fixed{.dtype = dtype, .images = {image_sizes, {}}, .weights = {weight_sizes, {}}};
+    for (int d = 0; d < 2; ++d) {
+      fixed.window.kernel[d] = kernel[d], fixed.window.stride[d] = stride[d];
+      fixed.window.padding[d] = padding[d], fixed.window.dilation[d] = dilation[d];
+    }
+    fixed.groups = groups;
+    return fixed;
   }
   std::vector<int64_t> Result() const { return {images, outputs, SizeOf(rows, 0), SizeOf(columns, 1)}; }
   std::optional<Convolution> Read() {
@@ -314,6 +328,7 @@ TEST(ConvolutionOf, ReadsWhatTheNodeWasMadeOf) {
                                           m.Is(m.dilation, 1));
     EXPECT_EQ(IsConv1x1(m.graph, *read),
               window->covers_points() && m.groups == 1 && !m.transposed && !m.gradients);
+    EXPECT_EQ(IsConv1x1(m.Fixed()) && !m.transposed && !m.gradients, IsConv1x1(m.graph, *read));
     EXPECT_EQ(IsDepthwise(m.graph, *read), !m.transposed && m.channels == m.groups && m.groups > 1);
     EXPECT_EQ(IsWindowPerChannel(m.graph, *read), IsDepthwise(m.graph, *read) && !m.gradients);
     for (const v1::DType dtype : {v1::F32, v1::BF16})
