@@ -7,6 +7,7 @@
 
 #include "client/limits.h"
 #include "client/runtime/tuned_convolutions.h"
+#include "compiler/library/fixed_convolution.h"
 #include "compiler/support/monotonic_time.h"
 #include "compiler/support/proto_util.h"
 
@@ -38,14 +39,6 @@ std::atomic<uint64_t> tuned_plans{0};
 
 std::array<const TensorMemory*, 3> TensorsOf(const Convolution& convolution) {
   return {&convolution.weight, &convolution.input, &convolution.output};
-}
-
-bool LiesSo(const TensorMemory& tensor, bool channels_last) {
-  const Dims strides = StridesOf(tensor.sizes, channels_last);
-  for (size_t d = 0; d < strides.size(); ++d) {
-    if (tensor.sizes[d] > 1 && tensor.strides[d] != strides[d]) return false;
-  }
-  return true;
 }
 
 bool IsImages(const TensorMemory& tensor, v1::DType dtype) {
@@ -107,8 +100,9 @@ class Descriptor {
 
 bool AllLieSo(const Convolution& convolution, bool channels_last) {
   const auto tensors = TensorsOf(convolution);
-  return std::all_of(tensors.begin(), tensors.end(),
-                     [&](const TensorMemory* tensor) { return LiesSo(*tensor, channels_last); });
+  return std::all_of(tensors.begin(), tensors.end(), [&](const TensorMemory* tensor) {
+    return LiesSo({tensor->sizes, tensor->strides}, channels_last);
+  });
 }
 
 }  // namespace

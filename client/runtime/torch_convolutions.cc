@@ -8,6 +8,7 @@
 #include "client/runtime/read_convolution.h"
 #include "client/runtime/scratch.h"
 #include "compiler/library/convolution.h"
+#include "compiler/library/fixed_convolution.h"
 
 namespace kiln::runtime {
 namespace {
@@ -46,17 +47,11 @@ std::unique_ptr<MemoryCall> TorchConvolutions::NewCall(const std::string& target
 bool TorchConvolutions::Settle(const CallArguments& a, Convolution& convolution, CallContext& context) const {
   const std::optional<FixedConvolution> read = ReadConvolution(a);
   if (!read.has_value()) return false;
-  const int64_t channels = read->images.sizes[1], groups = read->groups;
-  if (read->weights.sizes[1] * groups != channels) return false;
-  const bool channels_last = read->images.strides[1] == 1 && channels > 1;
-  if (groups > 1 && groups == channels && !channels_last) return false;
   const std::optional<bool> deterministic = precision_.Deterministic();
-  if (!deterministic.has_value()) return false;
+  if (!deterministic.has_value() || !GoesToCudnn(*read, *deterministic)) return false;
   convolution.stride = Both(read->window.stride);
   convolution.padding = Both(read->window.padding);
   convolution.dilation = Both(read->window.dilation);
-  const bool dilated = convolution.dilation != std::array<int64_t, 2>{1, 1};
-  if (*deterministic && dilated) return false;
   convolution.deterministic = *deterministic;
   if (read->dtype == v1::F32) {
     const std::optional<bool> tf32 = precision_.Tf32(true, context);

@@ -3,7 +3,8 @@
 #include <optional>
 
 #include "compiler/artifact/program_calls.h"
-#include "compiler/library/choice.h"
+#include "compiler/library/convolution.h"
+#include "compiler/library/fixed_convolution.h"
 
 namespace kiln {
 namespace {
@@ -20,7 +21,6 @@ std::optional<v1::Convolution> Describe(v1::Convolution::Direction direction, co
                                         const FixedTensor& input, const FixedTensor& weight,
                                         const FixedTensor& output, const v1::Numerics& numerics) {
   const v1::DType dtype = input.dtype;
-  if (!CudnnConvolves(dtype)) return std::nullopt;
   bool by_rows = true, channels_last = true;
   for (const FixedTensor* tensor : {&input, &weight, &output}) {
     if (tensor->dtype != dtype || tensor->sizes.size() != 4) return std::nullopt;
@@ -46,15 +46,6 @@ std::optional<v1::Convolution> Describe(v1::Convolution::Direction direction, co
   return convolution;
 }
 
-// A window for each channel in row-major order, and dilated ones that have to repeat, are ATen's.
-bool LeftToAten(const FixedTensor& input, int64_t groups, const Window& window,
-                const v1::Numerics& numerics) {
-  const bool channels_last = input.strides[1] == 1 && input.sizes[1] > 1;
-  if (groups > 1 && groups == input.sizes[1] && !channels_last) return true;
-  const bool dilated = window.dilation[0] != 1 || window.dilation[1] != 1;
-  return numerics.deterministic() && dilated;
-}
-
 }  // namespace
 
 std::vector<v1::Convolution> ConvolutionsOf(const Graph& calls, const GraphNode& call,
@@ -67,8 +58,12 @@ std::vector<v1::Convolution> ConvolutionsOf(const Graph& calls, const GraphNode&
   const std::optional<FixedTensor> input = FixedOf(calls, convolution->input),
                                    weight = FixedOf(calls, convolution->weight);
   if (!window || !input || !weight || input->dtype != weight->dtype) return found;
-  if (weight->sizes[1] * *convolution->groups != input->sizes[1]) return found;
-  if (LeftToAten(*input, *convolution->groups, *window, numerics)) return found;
+  const FixedConvolution fixed{.dtype = input->dtype,
+                               .images = {input->sizes, input->strides},
+                               .weights = {weight->sizes, weight->strides},
+                               .window = *window,
+                               .groups = *convolution->groups};
+  if (!GoesToCudnn(fixed, numerics.deterministic())) return found;
   const auto add = [&](v1::Convolution::Direction direction, const std::optional<FixedTensor>& input,
                        const std::optional<FixedTensor>& weight, const std::optional<FixedTensor>& output) {
     if (!input || !weight || !output) return;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/base/casts.h"
+#include "compiler/library/fixed_convolution.h"
 #include "compiler/passes/library_nodes.h"
 
 namespace kiln {
@@ -70,17 +71,7 @@ Graph CallsOf(const v1::Program& program) {
   return graph;
 }
 
-bool FixedTensor::LiesSo(bool channels_last) const {
-  if (sizes.size() != 4) return false;
-  const std::vector<size_t> order =
-      channels_last ? std::vector<size_t>{1, 3, 2, 0} : std::vector<size_t>{3, 2, 1, 0};
-  int64_t stride = 1;
-  for (const size_t d : order) {
-    if (sizes[d] > 1 && strides[d] != stride) return false;
-    stride *= sizes[d];
-  }
-  return true;
-}
+bool FixedTensor::LiesSo(bool channels_last) const { return kiln::LiesSo({sizes, strides}, channels_last); }
 
 std::optional<FixedTensor> FixedOf(const Graph& graph, ValueId value) {
   if (value == kNoValue) return std::nullopt;

@@ -206,8 +206,6 @@ std::optional<int64_t> ChannelsAtOnce(ExprPool& exprs, const Graph& graph, const
   return group < channels ? std::optional(group) : std::nullopt;
 }
 
-bool CudnnConvolves(v1::DType dtype) { return dtype == v1::F32 || IsHalf(dtype); }
-
 bool WeightsLieAsImages(const Graph& graph, const Convolution& convolution) {
   return IsGpu(DeviceOf(graph, convolution));
 }

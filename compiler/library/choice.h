@@ -47,8 +47,6 @@ std::optional<int64_t> ChannelsAtOnce(ExprPool& exprs, const Graph& graph, const
 
 // ---- the layout of a convolution's images
 
-// cuDNN convolves numbers of the dtype, as the runtime calls it: best channels-last.
-bool CudnnConvolves(v1::DType dtype);
 // Weights and their gradients lie as images do; on a CPU they are row-major.
 bool WeightsLieAsImages(const Graph& graph, const Convolution& convolution);
 // On a CPU in training: as well channels-last as row-major, so that a whole step may be.

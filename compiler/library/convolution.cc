@@ -98,6 +98,8 @@ bool IsAllOf(const Graph& graph, const Convolution& convolution, v1::DType dtype
   return true;
 }
 
+bool CudnnConvolves(v1::DType dtype) { return dtype == v1::F32 || IsHalf(dtype); }
+
 bool IsDepthwise(const Graph& graph, const Convolution& convolution) {
   if (convolution.transposed || !IsOfImages(graph, convolution)) return false;
   const TensorType &image = graph.type(convolution.input), &weight = graph.type(convolution.weight);

@@ -54,6 +54,8 @@ std::optional<Window> WindowOf(const Graph& graph, const Convolution& convolutio
 bool IsConv1x1(const Graph& graph, const Convolution& convolution);
 // Input, weight, bias and result have this dtype.
 bool IsAllOf(const Graph& graph, const Convolution& convolution, v1::DType dtype);
+// cuDNN convolves numbers of the dtype, as the runtime calls it: best channels-last.
+bool CudnnConvolves(v1::DType dtype);
 // Of images: each channel has a window of its own. Gradients too.
 bool IsDepthwise(const Graph& graph, const Convolution& convolution);
 // A depthwise convolution, no gradient, of floating-point numbers, whose window is known.

@@ -1,6 +1,9 @@
-// A convolution of images in memory: sizes, strides and window are numbers, as the runtime is called with.
+// A convolution of images in memory: sizes, strides and window are numbers. Who computes it?
 //
-// A graph's, whose sizes may be symbols, is a Convolution (convolution.h).
+// For two who have to say the same, or what was measured is not found: max-autotune describes a program's
+// calls (artifact/gemm_tunable, convolution_tunables), the runtime what it is called with
+// (client/runtime/torch_gemms, torch_convolutions). A graph's, whose sizes may be symbols, is a Convolution
+// (convolution.h).
 //
 // Strides are in elements. Threads: pure functions. Errors: none.
 #pragma once
@@ -23,5 +26,11 @@ struct FixedConvolution {
 
 // As IsConv1x1 of a graph's convolution, but of one group alone: Conv1x1AsGemm's.
 bool IsConv1x1(const FixedConvolution& convolution);
+// ATen hands it to cuDNN as it stands, and so does the runtime. A window for each channel in row-major order,
+// and dilated ones that have to repeat, ATen computes itself.
+bool GoesToCudnn(const FixedConvolution& convolution, bool deterministic);
+
+// Images, or weights, are channels-last, or by rows, without gaps: no others go to cuDNN.
+bool LiesSo(const StridedTensor& images, bool channels_last);
 
 }  // namespace kiln

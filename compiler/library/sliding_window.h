@@ -14,6 +14,7 @@ struct Window {
 
   // One point of the image for each point of the result: what convolves so is a gemm over the channels.
   bool covers_points() const { return AreAll(kernel, 1) && AreAll(stride, 1) && AreAll(padding, 0); }
+  bool is_dilated() const { return !AreAll(dilation, 1); }
   // Windows of several points that neither overlap nor leave a gap.
   bool cuts_patches() const {
     return kernel[0] >= 1 && kernel[1] >= 1 && kernel[0] * kernel[1] > 1 && stride[0] == kernel[0] &&

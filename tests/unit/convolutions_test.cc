@@ -1,5 +1,6 @@
 // Convolutions by cuDNN, against a stand-in for the library that convolves on the CPU as its descriptors say.
 #include <memory>
+#include <random>
 #include <vector>
 
 #include "client/runtime/cudnn_convolutions.h"
@@ -319,6 +320,52 @@ TEST_F(TunedConvolutionsTest, WhatIsNotFixedOrNotCudnnsIsNotMeasured) {
   Rest transposed = Window(1, 1, 1);
   transposed[3].second = Count(1);
   EXPECT_EQ(count({{"input", x}, {"weight", w}}, y, transposed), 0u);
+}
+
+// The compiler and the runtime judge alike, or what was measured would not be found.
+TEST_F(TunedConvolutionsTest, WhatIsMeasuredIsWhatRuns) {
+  std::mt19937 random(20261130);
+  const auto draw = [&](int64_t from, int64_t to) {
+    return std::uniform_int_distribution<int64_t>(from, to)(random);
+  };
+  int measured = 0, left = 0;
+  for (int round = 0; round < 300; ++round) {
+    const int64_t groups = draw(1, 3), channels = draw(1, 2), outputs = draw(1, 2) * groups;
+    int64_t kernel[2], stride[2], padding[2], dilation[2];
+    const Sizes x = {draw(1, 2), groups * channels, draw(5, 7), draw(5, 7)};
+    for (int d = 0; d < 2; ++d)  // never one point, which is a gemm
+      kernel[d] = draw(2 - d, 3), stride[d] = draw(1, 2), padding[d] = draw(0, 1), dilation[d] = draw(1, 2);
+    const Sizes w = {outputs, channels, kernel[0], kernel[1]};
+    Sizes y = {x[0], outputs};
+    for (int d = 0; d < 2; ++d)
+      y.push_back((x[2 + d] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1) / stride[d] + 1);
+    const bool last = draw(0, 1) == 1, other_weight = draw(0, 7) == 0, other_result = draw(0, 7) == 0;
+    const int64_t said = draw(0, 9) == 0 ? groups + 1 : groups;
+    const Rest window = {{"stride", Pair(stride[0], stride[1])},
+                         {"padding", Pair(padding[0], padding[1])},
+                         {"dilation", Pair(dilation[0], dilation[1])},
+                         {"transposed", Count(draw(0, 9) == 0 ? 1 : 0)},
+                         {"output_padding", Pair(0, 0)},
+                         {"groups", Count(said)}};
+    settings.deterministic = draw(0, 1) == 1;
+    numerics_.set_deterministic(settings.deterministic);
+    const Tensor image = Images(x, last), weight = Images(w, last != other_weight),
+                 result = Images(y, last != other_result);
+    program_.Clear();
+    AddCall("aten.convolution.default", {{"input", image}, {"weight", weight}}, {result}, window);
+    const size_t found = TunablesOf(program_, numerics_).size();
+    ASSERT_EQ(Forward(image, weight, window, y, last != other_result), found == 1) << round;
+    (found == 1 ? measured : left) += 1;
+    if (other_weight) continue;
+    const Tensors tensors = {{"grad_output", result}, {"input", image}, {"weight", weight}};
+    program_.Clear();
+    AddCall("aten.convolution_backward.default", tensors, {image, weight, nullptr}, window);
+    ASSERT_EQ(Call("aten.convolution_backward.default", tensors, window, {x, w, {}}, last),
+              TunablesOf(program_, numerics_).size() == 2)
+        << round;
+  }
+  EXPECT_GT(measured, 50);
+  EXPECT_GT(left, 50);
 }
 
 // Of two channels of results by a window of 3 x 3, and its memory.

@@ -340,6 +340,47 @@ TEST(ConvolutionOf, ReadsWhatTheNodeWasMadeOf) {
   for (const int count : {points, patches, depthwise}) EXPECT_GT(count, 10);  // the draws see each kind
 }
 
+TEST(GoesToCudnn, OnlyWhatAtenGivesItToo) {
+  const std::vector<int64_t> images = {2, 4, 8, 8}, by_rows = {256, 64, 8, 1},
+                             channels_last = {256, 1, 32, 4};
+  const std::vector<int64_t> dense = {6, 4, 3, 3}, halves = {6, 2, 3, 3}, depthwise = {4, 1, 3, 3};
+  const Window plain{.kernel = {3, 3}}, dilated{.kernel = {3, 3}, .dilation = {1, 2}};
+  const struct {
+    const char* what;
+    FixedConvolution convolution;
+    bool deterministic, goes;
+  } kCases[] = {
+      {"one group", {v1::F32, {images, by_rows}, {dense, {}}, plain, 1}, true, true},
+      {"16 bits", {v1::BF16, {images, by_rows}, {dense, {}}, plain, 1}, false, true},
+      {"64 bits", {v1::F64, {images, by_rows}, {dense, {}}, plain, 1}, false, false},
+      {"integers", {v1::I32, {images, by_rows}, {dense, {}}, plain, 1}, false, false},
+      {"two groups", {v1::F32, {images, by_rows}, {halves, {}}, plain, 2}, false, true},
+      {"channels that do not fit", {v1::F32, {images, by_rows}, {dense, {}}, plain, 2}, false, false},
+      {"depthwise, by rows", {v1::F32, {images, by_rows}, {depthwise, {}}, plain, 4}, false, false},
+      {"depthwise, channels-last",
+       {v1::F32, {images, channels_last}, {depthwise, {}}, plain, 4},
+       false,
+       true},
+      {"dilated", {v1::F32, {images, by_rows}, {dense, {}}, dilated, 1}, false, true},
+      {"dilated, to repeat", {v1::F32, {images, by_rows}, {dense, {}}, dilated, 1}, true, false},
+  };
+  for (const auto& one : kCases)
+    EXPECT_EQ(GoesToCudnn(one.convolution, one.deterministic), one.goes) << one.what;
+}
+
+TEST(LiesSo, OfImagesWithoutGaps) {
+  const std::vector<int64_t> sizes = {2, 3, 4, 5}, by_rows = {60, 20, 5, 1}, channels_last = {60, 1, 15, 3},
+                             gaps = {80, 20, 5, 1};
+  EXPECT_TRUE(LiesSo({sizes, by_rows}, false));
+  EXPECT_FALSE(LiesSo({sizes, by_rows}, true));
+  EXPECT_TRUE(LiesSo({sizes, channels_last}, true));
+  EXPECT_FALSE(LiesSo({sizes, channels_last}, false));
+  EXPECT_FALSE(LiesSo({sizes, gaps}, false));
+  const std::vector<int64_t> one_image = {1, 3, 4, 5}, matrix = {4, 5}, rows = {5, 1};
+  EXPECT_TRUE(LiesSo({one_image, gaps}, false));  // of one, the stride does not matter
+  EXPECT_FALSE(LiesSo({matrix, rows}, false));
+}
+
 TEST(ConvolutionOf, HasNoDescriptionWithoutAnOperand) {
   for (int seed = 0; seed < kDrawn; ++seed) {
     DrawnConvolution m(seed);
