@@ -74,7 +74,7 @@ constexpr Row kRows[] = {
     {"_softmax_backward_data _log_softmax_backward_data", "grad_output", Wants::kFraction},
 };
 
-using RowsByTarget = absl::flat_hash_map<std::string, std::vector<const Row*>>;
+using RowsByTarget = absl::flat_hash_map<OperatorName, std::vector<const Row*>>;
 
 const RowsByTarget& Table() {
   static const auto* table = [] {

@@ -111,7 +111,7 @@ constexpr Domain kDomains[] = {
 };
 
 template <class Row>
-using RowsByTarget = absl::flat_hash_map<std::string, std::vector<const Row*>>;
+using RowsByTarget = absl::flat_hash_map<OperatorName, std::vector<const Row*>>;
 
 template <class Row>
 const RowsByTarget<Row>* ByTarget(absl::Span<const Row> rows) {

@@ -57,7 +57,7 @@ bool Linspace(DecomposeContext& m) {
   const double step = (end - start) / static_cast<double>(steps - 1);
   Value i = m.b().Iota(type.sizes[0]);
   Value up = start + Cast(i, compute) * step;
-  Value down = end - Cast(m.b().Binary("sub.Tensor", steps - 1, i), compute) * step;
+  Value down = end - Cast(m.b().Binary(Op::kSubTensor, steps - 1, i), compute) * step;
   return m.Return(Where(Lt(i, steps / 2), up, down));
 }
 

@@ -55,25 +55,18 @@ Operand Arg(DecomposeContext& m, absl::string_view name, std::optional<Operand> 
 }
 
 // Emits `target` on (self, other) as they are: the scalar overloads' way to the tensor overload.
-template <const char* kTarget>
+template <Op kTarget>
 bool AsTensorOverload(DecomposeContext& m) {
   const Operand other = m.Scalar(m.Has("other") ? "other" : "exponent");
   return m.Return(m.b().Binary(kTarget, m.Scalar("self"), other));
 }
-template <const char* kTarget>
+template <Op kTarget>
 bool AsComparison(DecomposeContext& m) {
   return m.Return(m.b().Compare(kTarget, m.Scalar("self"), m.Scalar("other")));
 }
 
-constexpr char kMul[] = "mul.Tensor", kRemainder[] = "remainder.Tensor", kFmod[] = "fmod.Tensor";
-constexpr char kAnd[] = "bitwise_and.Tensor", kOr[] = "bitwise_or.Tensor", kXor[] = "bitwise_xor.Tensor";
-constexpr char kShl[] = "bitwise_left_shift.Tensor", kShr[] = "bitwise_right_shift.Tensor";
-constexpr char kEq[] = "eq.Tensor", kNe[] = "ne.Tensor", kLt[] = "lt.Tensor", kLe[] = "le.Tensor";
-constexpr char kGt[] = "gt.Tensor", kGe[] = "ge.Tensor";
-constexpr char kMaximum[] = "maximum.default", kMinimum[] = "minimum.default";
-
 // self ± alpha * other
-bool AddOrSub(DecomposeContext& m, absl::string_view target) {
+bool AddOrSub(DecomposeContext& m, Op target) {
   const Operand alpha = m.Scalar("alpha", 1);
   Operand other = m.Scalar("other");
   if (!IsOne(alpha)) {
@@ -88,19 +81,19 @@ bool AddOrSub(DecomposeContext& m, absl::string_view target) {
       other =
           IsFloat(m.Type().dtype) ? Operand(a * o) : Operand(WrappingProduct(alpha.integer, other.integer));
     }
-  } else if (!m.Has("alpha") && absl::EndsWith(m.node().target, ".Tensor")) {
+  } else if (!m.Has("alpha") && m.node().target == target) {
     return false;  // core
   }
   return m.Return(m.b().Binary(target, m.Scalar("self"), Rounded(m, other)));
 }
-bool Add(DecomposeContext& m) { return AddOrSub(m, "add.Tensor"); }
-bool Sub(DecomposeContext& m) { return AddOrSub(m, "sub.Tensor"); }
+bool Add(DecomposeContext& m) { return AddOrSub(m, Op::kAddTensor); }
+bool Sub(DecomposeContext& m) { return AddOrSub(m, Op::kSubTensor); }
 
 bool Rsub(DecomposeContext& m) {
   Value self = Cast(m.Tensor("self"), ResultCompute(m));
   const Operand alpha = m.Scalar("alpha", 1);
   if (!IsOne(alpha)) self = self * CastOperand(Rounded(m, alpha), ResultCompute(m));
-  return m.Return(m.b().Binary("sub.Tensor", Rounded(m, m.Scalar("other")), self));
+  return m.Return(m.b().Binary(Op::kSubTensor, Rounded(m, m.Scalar("other")), self));
 }
 
 // True division; integers are divided as floats.
@@ -108,8 +101,8 @@ bool Div(DecomposeContext& m) {
   Operand a = m.Scalar("self"), b = m.Scalar("other");
   const bool promotes =
       (a.is_tensor() && !IsFloat(a.tensor.dtype())) || (b.is_tensor() && !IsFloat(b.tensor.dtype()));
-  if (!promotes && absl::EndsWith(m.node().target, "div.Tensor")) return false;  // core
-  return m.Return(m.b().Binary("div.Tensor", Arg(m, "self"), Arg(m, "other")));
+  if (!promotes && m.node().target == Op::kDivTensor) return false;  // core
+  return m.Return(m.b().Binary(Op::kDivTensor, Arg(m, "self"), Arg(m, "other")));
 }
 
 Value DivMode(DecomposeContext& m, const Operand& a, const Operand& b, const std::string& mode) {
@@ -131,8 +124,8 @@ Value DivMode(DecomposeContext& m, const Operand& a, const Operand& b, const std
 
 bool DivRounded(DecomposeContext& m) {
   const std::string mode = m.String("rounding_mode", "");
-  if (mode.empty()) return m.Return(m.b().Binary("div.Tensor", Arg(m, "self"), Arg(m, "other")));
-  if (absl::EndsWith(m.node().target, "div.Tensor_mode")) return false;  // core
+  if (mode.empty()) return m.Return(m.b().Binary(Op::kDivTensor, Arg(m, "self"), Arg(m, "other")));
+  if (m.node().target == Op::kDivTensorMode) return false;  // core
   return m.Return(DivMode(m, m.Scalar("self"), m.Scalar("other"), mode));
 }
 bool FloorDivide(DecomposeContext& m) {
@@ -164,13 +157,13 @@ bool PowScalarExponent(DecomposeContext& m) {
 bool PowScalarBase(DecomposeContext& m) {
   Value exponent = Cast(m.Tensor("exponent"), ResultCompute(m));
   if (!exponent.ok()) return false;
-  return m.Return(m.b().Binary("pow.Tensor_Tensor",
+  return m.Return(m.b().Binary(Op::kPowTensorTensor,
                                CastOperand(Rounded(m, m.Scalar("self")), exponent.dtype()), exponent));
 }
 
 bool FloatPower(DecomposeContext& m) {
   Operand base = Arg(m, "self"), exponent = Arg(m, "exponent");
-  return m.Return(m.b().Binary("pow.Tensor_Tensor", base, exponent));
+  return m.Return(m.b().Binary(Op::kPowTensorTensor, base, exponent));
 }
 
 bool ClampBoth(DecomposeContext& m) {
@@ -262,12 +255,11 @@ bool Copy(DecomposeContext& m) {
 bool UnaryOfInteger(DecomposeContext& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || IsFloat(x.dtype())) return false;  // core
-  const absl::string_view target = m.node().target;
-  for (const char* rounding : {"floor", "ceil", "trunc", "round"}) {
-    if (target == absl::StrCat("aten.", rounding, ".default")) return m.Return(x);
+  const OperatorName& target = m.node().target;
+  for (const Op rounding : {Op::kFloor, Op::kCeil, Op::kTrunc, Op::kRound}) {
+    if (target == rounding) return m.Return(x);
   }
-  const absl::string_view name = target.substr(5, target.size() - 5 - 8);  // aten.NAME.default
-  return m.Return(m.b().Unary(name, Cast(x, ResultCompute(m))));
+  return m.Return(m.b().Unary(target, Cast(x, ResultCompute(m))));
 }
 
 bool PredicateOfInteger(DecomposeContext& m) {
@@ -305,11 +297,11 @@ bool Same(DecomposeContext& m) { return m.Return(m.Tensor("self")); }
 bool Sgn(DecomposeContext& m) { return m.Return(Sign(m.Tensor("self"))); }
 bool Frac(DecomposeContext& m) {
   Value x = In(m, "self");
-  return m.Return(x - m.b().Unary("trunc", x));
+  return m.Return(x - m.b().Unary(Op::kTrunc, x));
 }
 bool Fix(DecomposeContext& m) {
   Value x = m.Tensor("self");
-  return m.Return(x.ok() && IsFloat(x.dtype()) ? m.b().Unary("trunc", x) : x);
+  return m.Return(x.ok() && IsFloat(x.dtype()) ? m.b().Unary(Op::kTrunc, x) : x);
 }
 
 bool NanToNum(DecomposeContext& m) {
@@ -342,7 +334,8 @@ bool LogAddExp(DecomposeContext& m) {
   Value a = In(m, "self"), b = In(m, "other");
   const bool base2 = m.node().target == Op::kLogaddexp2;
   Value high = Maximum(a, b), low = Minimum(a, b);
-  Value tail = base2 ? m.b().Unary("log2", m.b().Unary("exp2", low - high) + 1.0) : Log1p(Exp(low - high));
+  Value tail =
+      base2 ? m.b().Unary(Op::kLog2, m.b().Unary(Op::kExp2, low - high) + 1.0) : Log1p(Exp(low - high));
   Value same = LogicalAnd(Eq(Abs(a), std::numeric_limits<double>::infinity()), Eq(a, b));
   return m.Return(Where(same, a, high + tail));
 }
@@ -364,7 +357,7 @@ bool CopySign(DecomposeContext& m) {
     return m.Return(std::signbit(m.Float("other")) ? -magnitude : magnitude);
   }
   const bool integer = !IsFloat(other.tensor.dtype());
-  Value negative = integer ? Lt(other.tensor, 0.0) : m.b().Predicate("signbit", other.tensor);
+  Value negative = integer ? Lt(other.tensor, 0.0) : m.b().Predicate(Op::kSignbit, other.tensor);
   return m.Return(Where(negative, -magnitude, magnitude));
 }
 
@@ -382,7 +375,7 @@ bool Heaviside(DecomposeContext& m) {
 
 bool Sinc(DecomposeContext& m) {
   Value x = In(m, "self") * M_PI;
-  return m.Return(Where(Eq(x, 0.0), 1.0, m.b().Unary("sin", x) / x));
+  return m.Return(Where(Eq(x, 0.0), 1.0, m.b().Unary(Op::kSin, x) / x));
 }
 
 bool Degrees(DecomposeContext& m) {
@@ -424,8 +417,8 @@ bool Ldexp(DecomposeContext& m) {
   Value self = m.Tensor("self"), exponent = m.Tensor("other");
   if (!self.ok() || !exponent.ok()) return false;
   const v1::DType dtype = DTypeOfPower(self, exponent);
-  Value power = Cast(m.b().Unary("exp2", Cast(exponent, ComputeDType(dtype))), dtype);
-  return m.Return(m.b().Binary("mul.Tensor", self, power));
+  Value power = Cast(m.b().Unary(Op::kExp2, Cast(exponent, ComputeDType(dtype))), dtype);
+  return m.Return(m.b().Binary(Op::kMulTensor, self, power));
 }
 
 // A device or dtype conversion that changes the dtype alone; options other than the dtype are dropped.
@@ -447,7 +440,7 @@ constexpr DecompositionRow kRows[] = {
     {"sub.Scalar", Sub},
     {"rsub.Tensor", Rsub},
     {"rsub.Scalar", Rsub},
-    {"mul.Scalar", AsTensorOverload<kMul>},
+    {"mul.Scalar", AsTensorOverload<Op::kMulTensor>},
     {"div.Tensor", Div},
     {"div.Scalar", Div},
     {"true_divide.Tensor", Div},
@@ -455,37 +448,37 @@ constexpr DecompositionRow kRows[] = {
     {"div.Scalar_mode", DivRounded},
     {"floor_divide", FloorDivide},
     {"floor_divide.Scalar", FloorDivide},
-    {"remainder.Scalar", AsTensorOverload<kRemainder>},
-    {"remainder.Scalar_Tensor", AsTensorOverload<kRemainder>},
-    {"fmod.Scalar", AsTensorOverload<kFmod>},
-    {"bitwise_and.Scalar", AsTensorOverload<kAnd>},
-    {"bitwise_and.Scalar_Tensor", AsTensorOverload<kAnd>},
-    {"__and__.Tensor", AsTensorOverload<kAnd>},
-    {"__and__.Scalar", AsTensorOverload<kAnd>},
-    {"bitwise_or.Scalar", AsTensorOverload<kOr>},
-    {"bitwise_or.Scalar_Tensor", AsTensorOverload<kOr>},
-    {"__or__.Tensor", AsTensorOverload<kOr>},
-    {"__or__.Scalar", AsTensorOverload<kOr>},
-    {"bitwise_xor.Scalar", AsTensorOverload<kXor>},
-    {"bitwise_xor.Scalar_Tensor", AsTensorOverload<kXor>},
-    {"__xor__.Tensor", AsTensorOverload<kXor>},
-    {"__xor__.Scalar", AsTensorOverload<kXor>},
-    {"bitwise_left_shift.Tensor_Scalar", AsTensorOverload<kShl>},
-    {"bitwise_left_shift.Scalar_Tensor", AsTensorOverload<kShl>},
-    {"__lshift__.Tensor", AsTensorOverload<kShl>},
-    {"__lshift__.Scalar", AsTensorOverload<kShl>},
-    {"bitwise_right_shift.Tensor_Scalar", AsTensorOverload<kShr>},
-    {"bitwise_right_shift.Scalar_Tensor", AsTensorOverload<kShr>},
-    {"__rshift__.Tensor", AsTensorOverload<kShr>},
-    {"__rshift__.Scalar", AsTensorOverload<kShr>},
-    {"eq.Scalar", AsComparison<kEq>},
-    {"ne.Scalar", AsComparison<kNe>},
-    {"lt.Scalar", AsComparison<kLt>},
-    {"le.Scalar", AsComparison<kLe>},
-    {"gt.Scalar", AsComparison<kGt>},
-    {"ge.Scalar", AsComparison<kGe>},
-    {"max.other", AsTensorOverload<kMaximum>},
-    {"min.other", AsTensorOverload<kMinimum>},
+    {"remainder.Scalar", AsTensorOverload<Op::kRemainderTensor>},
+    {"remainder.Scalar_Tensor", AsTensorOverload<Op::kRemainderTensor>},
+    {"fmod.Scalar", AsTensorOverload<Op::kFmodTensor>},
+    {"bitwise_and.Scalar", AsTensorOverload<Op::kBitwiseAndTensor>},
+    {"bitwise_and.Scalar_Tensor", AsTensorOverload<Op::kBitwiseAndTensor>},
+    {"__and__.Tensor", AsTensorOverload<Op::kBitwiseAndTensor>},
+    {"__and__.Scalar", AsTensorOverload<Op::kBitwiseAndTensor>},
+    {"bitwise_or.Scalar", AsTensorOverload<Op::kBitwiseOrTensor>},
+    {"bitwise_or.Scalar_Tensor", AsTensorOverload<Op::kBitwiseOrTensor>},
+    {"__or__.Tensor", AsTensorOverload<Op::kBitwiseOrTensor>},
+    {"__or__.Scalar", AsTensorOverload<Op::kBitwiseOrTensor>},
+    {"bitwise_xor.Scalar", AsTensorOverload<Op::kBitwiseXorTensor>},
+    {"bitwise_xor.Scalar_Tensor", AsTensorOverload<Op::kBitwiseXorTensor>},
+    {"__xor__.Tensor", AsTensorOverload<Op::kBitwiseXorTensor>},
+    {"__xor__.Scalar", AsTensorOverload<Op::kBitwiseXorTensor>},
+    {"bitwise_left_shift.Tensor_Scalar", AsTensorOverload<Op::kBitwiseLeftShiftTensor>},
+    {"bitwise_left_shift.Scalar_Tensor", AsTensorOverload<Op::kBitwiseLeftShiftTensor>},
+    {"__lshift__.Tensor", AsTensorOverload<Op::kBitwiseLeftShiftTensor>},
+    {"__lshift__.Scalar", AsTensorOverload<Op::kBitwiseLeftShiftTensor>},
+    {"bitwise_right_shift.Tensor_Scalar", AsTensorOverload<Op::kBitwiseRightShiftTensor>},
+    {"bitwise_right_shift.Scalar_Tensor", AsTensorOverload<Op::kBitwiseRightShiftTensor>},
+    {"__rshift__.Tensor", AsTensorOverload<Op::kBitwiseRightShiftTensor>},
+    {"__rshift__.Scalar", AsTensorOverload<Op::kBitwiseRightShiftTensor>},
+    {"eq.Scalar", AsComparison<Op::kEqTensor>},
+    {"ne.Scalar", AsComparison<Op::kNeTensor>},
+    {"lt.Scalar", AsComparison<Op::kLtTensor>},
+    {"le.Scalar", AsComparison<Op::kLeTensor>},
+    {"gt.Scalar", AsComparison<Op::kGtTensor>},
+    {"ge.Scalar", AsComparison<Op::kGeTensor>},
+    {"max.other", AsTensorOverload<Op::kMaximum>},
+    {"min.other", AsTensorOverload<Op::kMinimum>},
     {"fmax", FmaxOrFmin},
     {"fmin", FmaxOrFmin},
     {"pow.Tensor_Scalar", PowScalarExponent},

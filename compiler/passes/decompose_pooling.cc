@@ -93,7 +93,7 @@ Value WindowStart(DecomposeContext& m, const Axis& axis, int64_t rank) {
 // The first position of a window that is not padding: where all values are the lowest there are it is theirs.
 Value FirstWithin(const Value& start, const Axis& axis) {
   if (axis.dilation == 1) return Maximum(start, 0);
-  const Value first = start.builder().Binary("remainder.Tensor", start, axis.dilation);
+  const Value first = start.builder().Binary(Op::kRemainderTensor, start, axis.dilation);
   return Where(Lt(start, 0), first, start);
 }
 

@@ -56,7 +56,7 @@ bool BernoulliSelf(DecomposeContext& m) { return BernoulliOf(m, m.Tensor("self")
 Value StandardNormal(DecomposeContext& m) {
   Value radius = Sqrt(-2.0 * Log(1.0 - UniformDeclared(m)));
   Value angle = UniformDeclared(m) * (2.0 * M_PI);
-  return radius * m.b().Unary("cos", angle);
+  return radius * m.b().Unary(Op::kCos, angle);
 }
 
 bool Randn(DecomposeContext& m) { return m.Return(StandardNormal(m)); }

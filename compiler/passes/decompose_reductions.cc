@@ -2,7 +2,6 @@
 #include <cmath>
 #include <limits>
 
-#include "absl/strings/match.h"
 #include "compiler/passes/decomposition.h"
 #include "compiler/passes/types.h"
 
@@ -39,7 +38,7 @@ template <Value (*kReduce)(const Value&, Dims, bool)>
 bool ExtremeDims(DecomposeContext& m) {
   Value x = m.Tensor("self");
   const Dims dims = m.Dims("dim", x);
-  if (IsCanonical(m, x, dims) && absl::StrContains(m.node().target, ".default")) return false;
+  if (IsCanonical(m, x, dims)) return false;
   return m.Return(kReduce(x, dims, m.Bool("keepdim", false)));
 }
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <optional>
 
-#include "absl/strings/match.h"
 #include "compiler/passes/decomposition.h"
 #include "compiler/target/cost_model.h"
 
@@ -36,18 +35,18 @@ Value TimesRatio(DecomposeContext& m, const Value& i, ExprId in, ExprId out, std
   return i * static_cast<double>(static_cast<float>(*a) / static_cast<float>(*b));
 }
 
+template <bool kExact>
 bool UpsampleNearest(DecomposeContext& m) {
   Value x = Input(m);
   const TensorType out = m.Type();
   if (!x.ok() || x.rank() < 3 || out.sizes.size() != x.sizes().size()) return false;
-  const bool exact = absl::StrContains(m.node().target, "exact");
   const size_t spatial = x.rank() - 2;
   if (spatial > 3) return false;
   std::vector<Value> indices(2);
   for (size_t i = 0; i < spatial; ++i) {
     const ExprId in = x.size(i + 2), size = out.sizes[i + 2];
     Value position = Cast(m.b().Iota(size), v1::F32);
-    if (exact) position = position + 0.5;
+    if (kExact) position = position + 0.5;
     Value source = Cast(Floor(TimesRatio(m, position, in, size, GivenScale(m, i, spatial))), v1::I64);
     source = Minimum(source, Sym{m.exprs().Sub(in, m.b().Int(1))});
     indices.push_back(View(source, [&] {
@@ -182,16 +181,16 @@ bool UpsampleBilinearBackward(DecomposeContext& m) {
 }
 
 constexpr DecompositionRow kRows[] = {
-    {"upsample_nearest1d", UpsampleNearest},
-    {"upsample_nearest2d", UpsampleNearest},
-    {"upsample_nearest3d", UpsampleNearest},
-    {"upsample_nearest1d.vec", UpsampleNearest},
-    {"upsample_nearest2d.vec", UpsampleNearest},
-    {"upsample_nearest3d.vec", UpsampleNearest},
-    {"_upsample_nearest_exact1d", UpsampleNearest},
-    {"_upsample_nearest_exact2d", UpsampleNearest},
-    {"_upsample_nearest_exact3d", UpsampleNearest},
-    {"_upsample_nearest_exact2d.vec", UpsampleNearest},
+    {"upsample_nearest1d", UpsampleNearest<false>},
+    {"upsample_nearest2d", UpsampleNearest<false>},
+    {"upsample_nearest3d", UpsampleNearest<false>},
+    {"upsample_nearest1d.vec", UpsampleNearest<false>},
+    {"upsample_nearest2d.vec", UpsampleNearest<false>},
+    {"upsample_nearest3d.vec", UpsampleNearest<false>},
+    {"_upsample_nearest_exact1d", UpsampleNearest<true>},
+    {"_upsample_nearest_exact2d", UpsampleNearest<true>},
+    {"_upsample_nearest_exact3d", UpsampleNearest<true>},
+    {"_upsample_nearest_exact2d.vec", UpsampleNearest<true>},
     {"upsample_bilinear2d", UpsampleBilinear},
     {"upsample_bilinear2d.vec", UpsampleBilinear},
     {"upsample_bilinear2d_backward", UpsampleBilinearBackward},

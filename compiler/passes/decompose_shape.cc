@@ -1,7 +1,6 @@
 // Views and rearrangements: explicit sizes, permutations for transposes, slices for splits, concatenations.
 #include <algorithm>
 
-#include "absl/strings/match.h"
 #include "compiler/graph/expr_proofs.h"
 #include "compiler/passes/decomposition.h"
 
@@ -309,7 +308,7 @@ bool Rot90(DecomposeContext& m) {
 // [.., C*r*r, H, W] to [.., C, H*r, W*r], and back.
 bool PixelShuffle(DecomposeContext& m) {
   Value x = m.Tensor("self");
-  const bool back = absl::StrContains(m.node().target, "unshuffle");
+  const bool back = m.node().target == Op::kPixelUnshuffle;
   const ExprId r = m.Sym(back ? "downscale_factor" : "upscale_factor");
   if (!x.ok() || x.rank() < 3 || m.exprs().Range(r).min < 1) return false;
   ExprPool& pool = m.exprs();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -207,7 +208,7 @@ void DecomposeContext::SetAs(size_t i, const Value& value, bool view) {
 namespace {
 
 // "add.Tensor" → "aten.add.Tensor", "relu" → "aten.relu.default", "prims.iota" → "prims.iota.default"
-std::string FullTarget(absl::string_view name) {
+OperatorName FullTarget(absl::string_view name) {
   absl::string_view operator_name = name;
   const bool others =
       absl::ConsumePrefix(&operator_name, "prims.") || absl::ConsumePrefix(&operator_name, "kiln.");
@@ -232,11 +233,13 @@ const DecompositionTable& Decompositions() {
   return *table;
 }
 
-bool IsRandomDecomposition(absl::string_view target) {
-  for (const DecompositionRow& row : RandomRows()) {
-    if (FullTarget(row.target) == target) return true;
-  }
-  return false;
+bool IsRandomDecomposition(const OperatorName& target) {
+  static const auto* targets = [] {
+    auto* all = new absl::flat_hash_set<OperatorName>;
+    for (const DecompositionRow& row : RandomRows()) all->insert(FullTarget(row.target));
+    return all;
+  }();
+  return targets->contains(target);
 }
 
 }  // namespace kiln

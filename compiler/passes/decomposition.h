@@ -86,18 +86,19 @@ class DecomposeContext {
 bool ConvertsAtRunTime(const Operand& value, const TensorType& type);
 
 using Decomposition = bool (*)(DecomposeContext&);
-using DecompositionTable = absl::flat_hash_map<std::string, Decomposition>;
+using DecompositionTable = absl::flat_hash_map<OperatorName, Decomposition>;
 
 struct DecompositionRow {
-  absl::string_view
-      target;  // without "aten." ("prims." and "kiln." are written); ".default" where no overload is named
+  // Without "aten." ("prims." and "kiln." are written); ".default" where no overload is named. By its text: a
+  // composite that no other code names is not in the list of operators.
+  absl::string_view target;
   Decomposition decompose;
 };
 
 // The whole table, and its parts by subject.
 const DecompositionTable& Decompositions();
 // Those that draw random numbers other than eager does; left out under fallback_random.
-bool IsRandomDecomposition(absl::string_view target);
+bool IsRandomDecomposition(const OperatorName& target);
 
 absl::Span<const DecompositionRow> ActivationRows();
 absl::Span<const DecompositionRow> AttentionRows();

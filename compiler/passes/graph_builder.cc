@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/library/gemm.h"
 #include "compiler/passes/types.h"
@@ -194,24 +193,21 @@ v1::DType Promote(std::initializer_list<const Operand*> operands) {
 
 }  // namespace
 
-Value GraphBuilder::Unary(absl::string_view name, Value x) {
-  if (!x.ok()) return x;
-  const absl::string_view prefix = absl::StartsWith(name, "kiln.") ? "" : "aten.";
-  return Pointwise(absl::StrCat(prefix, name, ".default"), {{"self", x}}, x.dtype());
+Value GraphBuilder::Unary(const OperatorName& target, Value x) {
+  return x.ok() ? Pointwise(target, {{"self", x}}, x.dtype()) : x;
 }
 
-Value GraphBuilder::Predicate(absl::string_view name, Value x) {
-  return Pointwise(absl::StrCat("aten.", name, ".default"), {{"self", x}}, v1::BOOL);
+Value GraphBuilder::Predicate(const OperatorName& target, Value x) {
+  return Pointwise(target, {{"self", x}}, v1::BOOL);
 }
 
-Value GraphBuilder::Binary(absl::string_view target, const Operand& a, const Operand& b) {
-  return Pointwise(absl::StrCat("aten.", target),
-                   {{"self", a}, {target == "pow.Tensor_Tensor" ? "exponent" : "other", b}},
+Value GraphBuilder::Binary(const OperatorName& target, const Operand& a, const Operand& b) {
+  return Pointwise(target, {{"self", a}, {target == Op::kPowTensorTensor ? "exponent" : "other", b}},
                    Promote({&a, &b}));
 }
 
-Value GraphBuilder::Compare(absl::string_view target, const Operand& a, const Operand& b) {
-  return Pointwise(absl::StrCat("aten.", target), {{"self", a}, {"other", b}}, v1::BOOL);
+Value GraphBuilder::Compare(const OperatorName& target, const Operand& a, const Operand& b) {
+  return Pointwise(target, {{"self", a}, {"other", b}}, v1::BOOL);
 }
 
 Value GraphBuilder::Full(std::vector<ExprId> sizes, const Operand& value, v1::DType dtype) {
@@ -285,59 +281,59 @@ Value Where(const Operand& condition, const Operand& a, const Operand& b) {
 }
 
 Value operator+(const Value& a, const Operand& b) {
-  return a.ok() ? a.builder().Binary("add.Tensor", a, b) : a;
+  return a.ok() ? a.builder().Binary(Op::kAddTensor, a, b) : a;
 }
 Value operator-(const Value& a, const Operand& b) {
-  return a.ok() ? a.builder().Binary("sub.Tensor", a, b) : a;
+  return a.ok() ? a.builder().Binary(Op::kSubTensor, a, b) : a;
 }
 Value operator*(const Value& a, const Operand& b) {
-  return a.ok() ? a.builder().Binary("mul.Tensor", a, b) : a;
+  return a.ok() ? a.builder().Binary(Op::kMulTensor, a, b) : a;
 }
 Value operator/(const Value& a, const Operand& b) {
-  return a.ok() ? a.builder().Binary("div.Tensor", a, b) : a;
+  return a.ok() ? a.builder().Binary(Op::kDivTensor, a, b) : a;
 }
 Value operator+(double a, const Value& b) { return b + a; }
-Value operator-(double a, const Value& b) { return b.ok() ? b.builder().Binary("sub.Tensor", a, b) : b; }
+Value operator-(double a, const Value& b) { return b.ok() ? b.builder().Binary(Op::kSubTensor, a, b) : b; }
 Value operator*(double a, const Value& b) { return b * a; }
-Value operator/(double a, const Value& b) { return b.ok() ? b.builder().Binary("div.Tensor", a, b) : b; }
-Value operator-(const Value& a) { return a.ok() ? a.builder().Unary("neg", a) : a; }
+Value operator/(double a, const Value& b) { return b.ok() ? b.builder().Binary(Op::kDivTensor, a, b) : b; }
+Value operator-(const Value& a) { return a.ok() ? a.builder().Unary(Op::kNeg, a) : a; }
 
 #define KILN_UNARY(Name, op) \
   Value Name(const Value& x) { return x.ok() ? x.builder().Unary(op, x) : x; }
-KILN_UNARY(Abs, "abs")
-KILN_UNARY(Exp, "exp")
-KILN_UNARY(Expm1, "expm1")
-KILN_UNARY(Log, "log")
-KILN_UNARY(Log1p, "log1p")
-KILN_UNARY(Tanh, "tanh")
-KILN_UNARY(Sqrt, "sqrt")
-KILN_UNARY(Rsqrt, "rsqrt")
-KILN_UNARY(Reciprocal, "reciprocal")
-KILN_UNARY(Erf, "erf")
-KILN_UNARY(OnePlusErf, "kiln.one_plus_erf")
-KILN_UNARY(OnePlusTanh, "kiln.one_plus_tanh")
-KILN_UNARY(SoftmaxExp, "kiln.softmax_exp")
-KILN_UNARY(Sigmoid, "sigmoid")
-KILN_UNARY(Floor, "floor")
-KILN_UNARY(Sign, "sign")
+KILN_UNARY(Abs, Op::kAbs)
+KILN_UNARY(Exp, Op::kExp)
+KILN_UNARY(Expm1, Op::kExpm1)
+KILN_UNARY(Log, Op::kLog)
+KILN_UNARY(Log1p, Op::kLog1p)
+KILN_UNARY(Tanh, Op::kTanh)
+KILN_UNARY(Sqrt, Op::kSqrt)
+KILN_UNARY(Rsqrt, Op::kRsqrt)
+KILN_UNARY(Reciprocal, Op::kReciprocal)
+KILN_UNARY(Erf, Op::kErf)
+KILN_UNARY(OnePlusErf, Op::kOnePlusErf)
+KILN_UNARY(OnePlusTanh, Op::kOnePlusTanh)
+KILN_UNARY(SoftmaxExp, Op::kSoftmaxExp)
+KILN_UNARY(Sigmoid, Op::kSigmoid)
+KILN_UNARY(Floor, Op::kFloor)
+KILN_UNARY(Sign, Op::kSign)
 #undef KILN_UNARY
 
-Value IsNan(const Value& x) { return x.ok() ? x.builder().Predicate("isnan", x) : x; }
-Value LogicalNot(const Value& x) { return x.ok() ? x.builder().Predicate("logical_not", x) : x; }
+Value IsNan(const Value& x) { return x.ok() ? x.builder().Predicate(Op::kIsnan, x) : x; }
+Value LogicalNot(const Value& x) { return x.ok() ? x.builder().Predicate(Op::kLogicalNot, x) : x; }
 
 #define KILN_BINARY(Name, Kind, B, op) \
   Value Name(const Value& a, const B& b) { return a.ok() ? a.builder().Kind(op, a, b) : a; }
-KILN_BINARY(LogicalAnd, Compare, Value, "logical_and.default")
-KILN_BINARY(LogicalOr, Compare, Value, "logical_or.default")
-KILN_BINARY(Maximum, Binary, Operand, "maximum.default")
-KILN_BINARY(Minimum, Binary, Operand, "minimum.default")
-KILN_BINARY(Pow, Binary, Operand, "pow.Tensor_Tensor")
-KILN_BINARY(Eq, Compare, Operand, "eq.Tensor")
-KILN_BINARY(Ne, Compare, Operand, "ne.Tensor")
-KILN_BINARY(Lt, Compare, Operand, "lt.Tensor")
-KILN_BINARY(Le, Compare, Operand, "le.Tensor")
-KILN_BINARY(Gt, Compare, Operand, "gt.Tensor")
-KILN_BINARY(Ge, Compare, Operand, "ge.Tensor")
+KILN_BINARY(LogicalAnd, Compare, Value, Op::kLogicalAnd)
+KILN_BINARY(LogicalOr, Compare, Value, Op::kLogicalOr)
+KILN_BINARY(Maximum, Binary, Operand, Op::kMaximum)
+KILN_BINARY(Minimum, Binary, Operand, Op::kMinimum)
+KILN_BINARY(Pow, Binary, Operand, Op::kPowTensorTensor)
+KILN_BINARY(Eq, Compare, Operand, Op::kEqTensor)
+KILN_BINARY(Ne, Compare, Operand, Op::kNeTensor)
+KILN_BINARY(Lt, Compare, Operand, Op::kLtTensor)
+KILN_BINARY(Le, Compare, Operand, Op::kLeTensor)
+KILN_BINARY(Gt, Compare, Operand, Op::kGtTensor)
+KILN_BINARY(Ge, Compare, Operand, Op::kGeTensor)
 #undef KILN_BINARY
 
 Value Cast(const Value& x, v1::DType dtype) {

@@ -96,11 +96,10 @@ class GraphBuilder {
   ExprId Int(int64_t value) { return exprs().Const(value); }
   Argument ToArgument(const Operand& operand);
 
-  // "exp" → aten.exp.default, "kiln.one_plus_erf" → kiln.one_plus_erf.default; same dtype (floats)
-  Value Unary(absl::string_view name, Value x);
-  Value Predicate(absl::string_view name, Value x);  // BOOL result
-  Value Binary(absl::string_view target, const Operand& a, const Operand& b);
-  Value Compare(absl::string_view target, const Operand& a, const Operand& b);
+  Value Unary(const OperatorName& target, Value x);      // same dtype (floats)
+  Value Predicate(const OperatorName& target, Value x);  // BOOL result
+  Value Binary(const OperatorName& target, const Operand& a, const Operand& b);
+  Value Compare(const OperatorName& target, const Operand& a, const Operand& b);
   Value Full(std::vector<ExprId> sizes, const Operand& value, v1::DType dtype);
   Value Iota(ExprId count, v1::DType dtype = v1::I64);
   Value Arange(const Operand& start, const Operand& step, ExprId count, v1::DType dtype);

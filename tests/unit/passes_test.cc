@@ -209,7 +209,7 @@ TEST(PassErrors, EveryDecompositionStandsRandomArguments) {
   const int64_t kSizes[] = {0, 1, 2, 3, 4, 8, 7};
   const v1::DType kTypes[] = {v1::F32, v1::F32, v1::BF16, v1::I64, v1::BOOL, v1::U8, v1::F64};
   std::vector<std::string> targets;
-  for (const auto& [target, row] : Decompositions()) targets.push_back(target);
+  for (const auto& [target, row] : Decompositions()) targets.emplace_back(target.text());
   std::sort(targets.begin(), targets.end());
   int covered = 0;
   for (const std::string& target : targets) {
