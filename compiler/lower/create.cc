@@ -1,5 +1,4 @@
 // Tensors from numbers alone.
-#include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/operands.h"
 
@@ -63,21 +62,14 @@ absl::Status LowerEye(LoweringContext& context, const GraphNode& node) {
 }  // namespace
 
 void RegisterCreation(LoweringTable& table) {
-  for (const char* name : {"full", "full_like", "new_full", "scalar_tensor"}) {
-    table[absl::StrCat("aten.", name, ".default")] = LowerFull;
-  }
-  table[Op::kFillScalar] = LowerFull;
-  table[Op::kFillTensor] = LowerFull;
+  for (const Op op :
+       {Op::kFull, Op::kFullLike, Op::kNewFull, Op::kScalarTensor, Op::kFillScalar, Op::kFillTensor})
+    table[op] = LowerFull;
   // What `empty` holds is anything; zeros are the same in every run.
-  for (const char* name : {"zeros", "zeros_like", "new_zeros", "empty_like", "new_empty", "new_empty_strided",
-                           "empty_strided", "zero"}) {
-    table[absl::StrCat("aten.", name, ".default")] = LowerConstant<0>;
-  }
-  table[Op::kEmptyMemoryFormat] = LowerConstant<0>;
-  table[Op::kEmptyPermuted] = LowerConstant<0>;
-  for (const char* name : {"ones", "ones_like", "new_ones"}) {
-    table[absl::StrCat("aten.", name, ".default")] = LowerConstant<1>;
-  }
+  for (const Op op : {Op::kZeros, Op::kZerosLike, Op::kNewZeros, Op::kZero, Op::kEmptyLike, Op::kNewEmpty,
+                      Op::kNewEmptyStrided, Op::kEmptyStrided, Op::kEmptyMemoryFormat, Op::kEmptyPermuted})
+    table[op] = LowerConstant<0>;
+  for (const Op op : {Op::kOnes, Op::kOnesLike, Op::kNewOnes}) table[op] = LowerConstant<1>;
   table[Op::kArange] = LowerArange;
   table[Op::kArangeStart] = LowerArange;
   table[Op::kArangeStartStep] = LowerArange;

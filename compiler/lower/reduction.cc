@@ -1,5 +1,4 @@
 // Reductions over dimensions, and scans along one.
-#include "absl/strings/str_cat.h"
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/node_arguments.h"
@@ -250,15 +249,11 @@ void RegisterReductions(LoweringTable& table) {
   table[Op::kMeanDim] = LowerMean;
   table[Op::kArgmax] = LowerArg;
   table[Op::kArgmin] = LowerArg;
-  for (const char* overload : {"default", "dim", "dims"}) {
-    table[absl::StrCat("aten.any.", overload)] = LowerTruth<v1::REDUCE_ANY>;
-    table[absl::StrCat("aten.all.", overload)] = LowerTruth<v1::REDUCE_ALL>;
-  }
-  for (const char* overload : {"default", "dim", "correction"}) {
-    table[absl::StrCat("aten.var.", overload)] = LowerVar;
-    table[absl::StrCat("aten.std.", overload)] = LowerStd;
-    table[absl::StrCat("aten.var_mean.", overload)] = LowerVarMean;
-  }
+  for (const Op op : {Op::kAny, Op::kAnyDim, Op::kAnyDims}) table[op] = LowerTruth<v1::REDUCE_ANY>;
+  for (const Op op : {Op::kAll, Op::kAllDim, Op::kAllDims}) table[op] = LowerTruth<v1::REDUCE_ALL>;
+  for (const Op op : {Op::kVar, Op::kVarDim, Op::kVarCorrection}) table[op] = LowerVar;
+  for (const Op op : {Op::kStd, Op::kStdDim, Op::kStdCorrection}) table[op] = LowerStd;
+  for (const Op op : {Op::kVarMean, Op::kVarMeanDim, Op::kVarMeanCorrection}) table[op] = LowerVarMean;
   table[Op::kCumsum] = LowerScan<v1::REDUCE_SUM>;
   table[Op::kCumprod] = LowerScan<v1::REDUCE_PROD>;
 }

@@ -509,10 +509,10 @@ void RegisterWindows(LoweringTable& table) {
   table[Op::kUpsampleBilinear2d] = LowerUpsampleBilinear;
   table[Op::kUpsampleBilinear2dVec] = LowerUpsampleBilinear;
   table[Op::kGridSampler2d] = LowerGridSample;
-  for (const char* rank : {"1d", "2d", "3d"}) {
-    table[absl::StrCat("aten.reflection_pad", rank, ".default")] = LowerBorderPad<true>;
-    table[absl::StrCat("aten.replication_pad", rank, ".default")] = LowerBorderPad<false>;
-  }
+  for (const Op op : {Op::kReflectionPad1d, Op::kReflectionPad2d, Op::kReflectionPad3d})
+    table[op] = LowerBorderPad<true>;
+  for (const Op op : {Op::kReplicationPad1d, Op::kReplicationPad2d, Op::kReplicationPad3d})
+    table[op] = LowerBorderPad<false>;
 }
 
 }  // namespace kiln

@@ -66,6 +66,7 @@ bool IsViewNode(const GraphNode& node) {
   return CoreClassOf(node.target) == CoreClass::kView || others->contains(node.target);
 }
 
+// By torch's convention, as any operator of a caller's may be one.
 bool IsMutation(const GraphNode& node) {
   const absl::string_view name = node.target;
   const size_t dot = name.rfind('.');
@@ -73,8 +74,8 @@ bool IsMutation(const GraphNode& node) {
 }
 
 bool IsAssertion(const GraphNode& node) {
-  return absl::StartsWith(node.target, "aten._assert_async.") ||
-         absl::StartsWith(node.target, "aten._functional_assert_async.") || node.target == Op::kAssertScalar;
+  return node.target == Op::kAssertAsync || node.target == Op::kAssertAsyncMsg ||
+         node.target == Op::kFunctionalAssertAsyncMsg || node.target == Op::kAssertScalar;
 }
 
 bool BindsSymbol(const GraphNode& node) {
@@ -82,6 +83,7 @@ bool BindsSymbol(const GraphNode& node) {
          node.target == Op::kSymbolOfNumber;
 }
 
+// By parts of names: torch has many such operators, and library calls draw that kiln does not know.
 bool IsRandom(const GraphNode& node) {
   static const auto* stems = new std::vector<std::string>{"rand",
                                                           "bernoulli",
