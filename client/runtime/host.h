@@ -22,6 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/runtime/capture_dependencies.h"
+#include "compiler/graph/operator_name.h"
 #include "kiln/v1/graph.pb.h"
 
 namespace kiln::runtime {
@@ -145,7 +146,7 @@ class Host {
   virtual absl::StatusOr<Place> PlaceOf(Tensor tensor) { return Place::kHere; }
   // Whether a result of `target` that is on the CPU beside a GPU is of use there alone: operators that take
   // it read it on the CPU.
-  virtual bool StaysOnCpu(const std::string& target, size_t result) const { return false; }
+  virtual bool StaysOnCpu(const OperatorName& target, size_t result) const { return false; }
   // Whether memory holds the elements themselves: torch has tensors whose elements are the conjugates or the
   // negatives of what memory holds, and tensors of zeros that have none.
   virtual bool IsPlain(Tensor tensor) { return true; }
@@ -166,18 +167,20 @@ class Host {
       int64_t units, int64_t grain,
       absl::FunctionRef<void(int64_t begin, int64_t end, uint32_t thread)> body) = 0;
 
-  // `target` is "aten.mm.default". With `into`, `results` are filled buffers; otherwise the call
-  // stores references of the caller's own there, nullptr where the result is undefined.
-  virtual absl::Status Call(const std::string& target, const CallArguments& arguments,
+  // With `into`, `results` are filled buffers; otherwise the call stores references of the caller's own
+  // there, nullptr where the result is undefined.
+  virtual absl::Status Call(const OperatorName& target, const CallArguments& arguments,
                             absl::Span<Tensor> results, bool into) = 0;
 
   // Whether the call is known to keep hold of no memory of its arguments (its results have memory of their
   // own).
-  virtual bool MakesNewMemory(const std::string& target) const { return false; }
+  virtual bool MakesNewMemory(const OperatorName& target) const { return false; }
 
   // nullptr where calls of the target need handles. `fixed`: all runs have the same arguments and declared
   // results but for the addresses of their memory. The host outlives it.
-  virtual std::unique_ptr<MemoryCall> NewMemoryCall(const std::string& target, bool fixed) { return nullptr; }
+  virtual std::unique_ptr<MemoryCall> NewMemoryCall(const OperatorName& target, bool fixed) {
+    return nullptr;
+  }
 };
 
 }  // namespace kiln::runtime

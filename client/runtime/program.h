@@ -142,7 +142,7 @@ class Program {
   struct CallStep {
     absl::InlinedVector<Operand, 4> operands;  // of a call without handles
     bool fixed = false;                        // such a call differs from the last in addresses alone
-    std::string target;
+    OperatorName target;
     std::vector<std::string> names;
     std::vector<CallArgument> arguments;
     std::vector<CallValue> values;  // one per argument, with the literals and room for the rest

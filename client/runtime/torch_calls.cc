@@ -17,29 +17,29 @@ class TorchCalls::Typed {
 
   Typed(Host& host, const TorchShim& shim) : host_(host), shim_(shim) {}
 
-  // By name, as a program has it: each has a function of the shim's with a signature of its own, so that no
+  // Each has a function of the shim's with a signature of its own, so that no
   // description of what the operator computes tells how it is called.
-  static const absl::flat_hash_map<std::string, Function>& Table() {
-    static const auto* table = new absl::flat_hash_map<std::string, Function>{
-        {"aten.mm.default", &Typed::Mm},
-        {"aten.bmm.default", &Typed::Bmm},
-        {"aten.addmm.default", &Typed::Addmm},
-        {"aten.baddbmm.default", &Typed::Baddbmm},
-        {"mkldnn._linear_pointwise.default", &Typed::Linear},
-        {"aten.convolution.default", &Typed::Convolution},
-        {"aten.convolution_backward.default", &Typed::ConvolutionBackward},
-        {"aten._scaled_dot_product_flash_attention_for_cpu.default", &Typed::Attention},
-        {"aten._scaled_dot_product_flash_attention_for_cpu_backward.default", &Typed::AttentionBackward},
-        {"aten._scaled_dot_product_efficient_attention.default", &Typed::EfficientAttention},
-        {"aten._scaled_dot_product_efficient_attention_backward.default", &Typed::EfficientAttentionBackward},
-        {"aten._scaled_dot_product_cudnn_attention.default", &Typed::CudnnAttention},
-        {"aten._scaled_dot_product_cudnn_attention_backward.default", &Typed::CudnnAttentionBackward},
-        {"aten.nonzero.default", &Typed::Nonzero},
-        {"aten.masked_select.default", &Typed::MaskedSelect},
-        {"aten.masked_scatter.default", &Typed::MaskedScatter},
-        {"aten.repeat_interleave.Tensor", &Typed::RepeatInterleave},
-        {"aten.index.Tensor", &Typed::IndexTensor},
-        {"aten.index_put.default", &Typed::IndexPut},
+  static const absl::flat_hash_map<OperatorName, Function>& Table() {
+    static const auto* table = new absl::flat_hash_map<OperatorName, Function>{
+        {Op::kMm, &Typed::Mm},
+        {Op::kBmm, &Typed::Bmm},
+        {Op::kAddmm, &Typed::Addmm},
+        {Op::kBaddbmm, &Typed::Baddbmm},
+        {Op::kMkldnnLinearPointwise, &Typed::Linear},
+        {Op::kConvolution, &Typed::Convolution},
+        {Op::kConvolutionBackward, &Typed::ConvolutionBackward},
+        {Op::kScaledDotProductFlashAttentionForCpu, &Typed::Attention},
+        {Op::kScaledDotProductFlashAttentionForCpuBackward, &Typed::AttentionBackward},
+        {Op::kScaledDotProductEfficientAttention, &Typed::EfficientAttention},
+        {Op::kScaledDotProductEfficientAttentionBackward, &Typed::EfficientAttentionBackward},
+        {Op::kScaledDotProductCudnnAttention, &Typed::CudnnAttention},
+        {Op::kScaledDotProductCudnnAttentionBackward, &Typed::CudnnAttentionBackward},
+        {Op::kNonzero, &Typed::Nonzero},
+        {Op::kMaskedSelect, &Typed::MaskedSelect},
+        {Op::kMaskedScatter, &Typed::MaskedScatter},
+        {Op::kRepeatInterleaveTensor, &Typed::RepeatInterleave},
+        {Op::kIndexTensor, &Typed::IndexTensor},
+        {Op::kIndexPut, &Typed::IndexPut},
     };
     return *table;
   }
@@ -305,9 +305,9 @@ class TorchCalls::Typed {
   const TorchShim& shim_;
 };
 
-bool TorchCalls::Knows(const std::string& target) { return Typed::Table().contains(target); }
+bool TorchCalls::Knows(const OperatorName& target) { return Typed::Table().contains(target); }
 
-bool TorchCalls::Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
+bool TorchCalls::Call(const OperatorName& target, const CallArguments& arguments, absl::Span<Tensor> results,
                       bool into) {
   const auto found = Typed::Table().find(target);
   if (found == Typed::Table().end()) return false;

@@ -6,8 +6,6 @@
 // outlive it.
 #pragma once
 
-#include <string>
-
 #include "absl/types/span.h"
 #include "client/runtime/host.h"
 #include "client/runtime/torch_shim.h"
@@ -18,9 +16,10 @@ class TorchCalls {
  public:
   TorchCalls(Host& host, const TorchShim& shim) : host_(host), shim_(shim) {}
 
-  static bool Knows(const std::string& target);
+  static bool Knows(const OperatorName& target);
   // Whether it is done; arguments and results as in Host::Call.
-  bool Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results, bool into);
+  bool Call(const OperatorName& target, const CallArguments& arguments, absl::Span<Tensor> results,
+            bool into);
 
  private:
   class Typed;

@@ -37,10 +37,9 @@ class TorchConvolutions::Call : public MemoryCall {
   const bool forward_;
 };
 
-std::unique_ptr<MemoryCall> TorchConvolutions::NewCall(const std::string& target) {
-  const OperatorName name(target);
-  if (!IsConvolution(name)) return nullptr;
-  return std::make_unique<Call>(*this, name == Op::kConvolution);
+std::unique_ptr<MemoryCall> TorchConvolutions::NewCall(const OperatorName& target) {
+  if (!IsConvolution(target)) return nullptr;
+  return std::make_unique<Call>(*this, target == Op::kConvolution);
 }
 
 // What all directions have in common; false where ATen's way may be another.

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "client/runtime/cudnn_convolutions.h"
 #include "client/runtime/host.h"
@@ -20,7 +19,7 @@ class TorchConvolutions {
       : host_(host), precision_(precision), convolutions_(convolutions) {}
 
   // As Host::NewMemoryCall; it outlives the calls.
-  std::unique_ptr<MemoryCall> NewCall(const std::string& target);
+  std::unique_ptr<MemoryCall> NewCall(const OperatorName& target);
 
  private:
   class Call;

@@ -208,10 +208,9 @@ class TorchGemms::Call : public MemoryCall {
   std::array<int64_t, 4> made_sizes_ = {}, made_strides_ = {};  // of a convolution's result
 };
 
-std::unique_ptr<MemoryCall> TorchGemms::NewCall(const std::string& target, bool fixed) {
-  const OperatorName name(target);
-  if (name == kConvolution.target) return std::make_unique<Call>(*this, kConvolution, fixed);
-  const GemmForm* const form = GemmFormOf(name);
+std::unique_ptr<MemoryCall> TorchGemms::NewCall(const OperatorName& target, bool fixed) {
+  if (target == kConvolution.target) return std::make_unique<Call>(*this, kConvolution, fixed);
+  const GemmForm* const form = GemmFormOf(target);
   if (form == nullptr || !form->into_results) return nullptr;
   return std::make_unique<Call>(*this, *form, fixed);
 }

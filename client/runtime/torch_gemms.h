@@ -7,7 +7,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "client/runtime/cublas_lt_gemms.h"
 #include "client/runtime/host.h"
@@ -21,7 +20,7 @@ class TorchGemms {
       : host_(host), precision_(precision), gemms_(gemms) {}
 
   // As Host::NewMemoryCall; it outlives the calls.
-  std::unique_ptr<MemoryCall> NewCall(const std::string& target, bool fixed);
+  std::unique_ptr<MemoryCall> NewCall(const OperatorName& target, bool fixed);
 
  private:
   class Call;

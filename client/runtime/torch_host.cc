@@ -81,10 +81,10 @@ class TorchHost : public Host {
                                     shim_.numbers.device, device, &tensor) == 0) {
       return tensor;
     }
-    return InPython("aten.empty_strided.default", {{"size", Ints(sizes)},
-                                                   {"stride", Ints(strides)},
-                                                   {"dtype", Code(v1::Argument::kAsScalarType, dtype)},
-                                                   {"device", Code(v1::Argument::kAsDevice, device_)}});
+    return InPython(Op::kEmptyStrided, {{"size", Ints(sizes)},
+                                        {"stride", Ints(strides)},
+                                        {"dtype", Code(v1::Argument::kAsScalarType, dtype)},
+                                        {"device", Code(v1::Argument::kAsDevice, device_)}});
   }
 
   absl::StatusOr<Tensor> View(Tensor base, absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides,
@@ -147,12 +147,10 @@ class TorchHost : public Host {
 
   // Seed and offset of an attention's dropout: numbers on the CPU but in a stream that records a CUDA graph,
   // and the gradient reads them where that left them.
-  bool StaysOnCpu(const std::string& target, size_t result) const override {
-    if (target == "aten._scaled_dot_product_efficient_attention.default" ||
-        target == "aten._efficient_attention_forward.default") {
+  bool StaysOnCpu(const OperatorName& target, size_t result) const override {
+    if (target == Op::kScaledDotProductEfficientAttention || target == Op::kEfficientAttentionForward)
       return result == 2 || result == 3;
-    }
-    return target == "aten._scaled_dot_product_cudnn_attention.default" && (result == 6 || result == 7);
+    return target == Op::kScaledDotProductCudnnAttention && (result == 6 || result == 7);
   }
 
   bool IsPlain(Tensor tensor) override {
@@ -161,8 +159,8 @@ class TorchHost : public Host {
 
   absl::Status Copy(Tensor to, Tensor from) override {
     if (shim_.tensors.copy(to, from, 0) == 0) return absl::OkStatus();
-    KILN_ASSIGN_OR_RETURN(Tensor result, InPython("aten.copy_.default",
-                                                  {{"self", TensorValue(to)}, {"src", TensorValue(from)}}));
+    KILN_ASSIGN_OR_RETURN(
+        Tensor result, InPython(Op::kCopyInPlace, {{"self", TensorValue(to)}, {"src", TensorValue(from)}}));
     Release(result);
     return absl::OkStatus();
   }
@@ -176,11 +174,11 @@ class TorchHost : public Host {
   absl::StatusOr<Tensor> Seeds(uint32_t count) override {
     // One draw from torch's generator, so that torch.manual_seed repeats it.
     const int64_t size = count;
-    return InPython("aten.randint.low", {{"low", Code(v1::Argument::kAsInt, INT64_MIN)},
-                                         {"high", Code(v1::Argument::kAsInt, INT64_MAX)},
-                                         {"size", Ints({&size, 1})},
-                                         {"dtype", Code(v1::Argument::kAsScalarType, v1::I64)},
-                                         {"device", Code(v1::Argument::kAsDevice, device_)}});
+    return InPython(Op::kRandintLow, {{"low", Code(v1::Argument::kAsInt, INT64_MIN)},
+                                      {"high", Code(v1::Argument::kAsInt, INT64_MAX)},
+                                      {"size", Ints({&size, 1})},
+                                      {"dtype", Code(v1::Argument::kAsScalarType, v1::I64)},
+                                      {"device", Code(v1::Argument::kAsDevice, device_)}});
   }
 
   // Where torch can't say, one thread does all.
@@ -214,21 +212,22 @@ class TorchHost : public Host {
   }
 
   // Everything that has a typed shim: gemms, convolutions, attention, what finds and takes places.
-  bool MakesNewMemory(const std::string& target) const override { return TorchCalls::Knows(target); }
+  bool MakesNewMemory(const OperatorName& target) const override { return TorchCalls::Knows(target); }
 
-  std::unique_ptr<MemoryCall> NewMemoryCall(const std::string& target, bool fixed) override {
+  std::unique_ptr<MemoryCall> NewMemoryCall(const OperatorName& target, bool fixed) override {
     std::unique_ptr<MemoryCall> gemm = gemms_ == nullptr ? nullptr : gemms_->NewCall(target, fixed);
     std::unique_ptr<MemoryCall> other = convolutions_ == nullptr ? nullptr : convolutions_->NewCall(target);
     if (gemm == nullptr || other == nullptr) return gemm != nullptr ? std::move(gemm) : std::move(other);
     return std::make_unique<EitherCall>(std::move(gemm), std::move(other));
   }
 
-  absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
+  absl::Status Call(const OperatorName& target, const CallArguments& arguments, absl::Span<Tensor> results,
                     bool into) override {
     if (calls_.Call(target, arguments, results, into)) return absl::OkStatus();
-    if (!into) return CallPython(target, arguments, results);
+    const std::string name(target.text());
+    if (!into) return CallPython(name, arguments, results);
     std::vector<Tensor> made(results.size(), nullptr);
-    absl::Status status = CallPython(target, arguments, absl::MakeSpan(made));
+    absl::Status status = CallPython(name, arguments, absl::MakeSpan(made));
     for (size_t i = 0; i < made.size(); ++i) {
       if (status.ok())
         status = made[i] != nullptr ? Copy(results[i], made[i]) : absl::InternalError("undefined result");
@@ -266,8 +265,7 @@ class TorchHost : public Host {
   }
 
   // An operator of one result.
-  absl::StatusOr<Tensor> InPython(const std::string& target,
-                                  std::initializer_list<std::pair<const char*, CallValue>> arguments) {
+  absl::StatusOr<Tensor> InPython(Op op, std::initializer_list<std::pair<const char*, CallValue>> arguments) {
     std::vector<std::string> names;
     std::vector<CallValue> values;
     for (const auto& [name, value] : arguments) {
@@ -275,6 +273,7 @@ class TorchHost : public Host {
       values.push_back(value);
     }
     Tensor result = nullptr;
+    const std::string target(NameOf(op));
     KILN_RETURN_IF_ERROR(CallPython(target, {names, values}, absl::MakeSpan(&result, 1)));
     if (result == nullptr) return absl::InternalError(absl::StrCat(target, " gave nothing"));
     return result;
@@ -299,7 +298,8 @@ class TorchHost : public Host {
     return value;
   }
 
-  // What runs there may leave another device behind; ATen's own functions don't.
+  // By name, of an operator or a tensor's method: Python looks it up. What runs there may leave another
+  // device behind; ATen's own functions don't.
   absl::Status CallPython(const std::string& target, const CallArguments& arguments,
                           absl::Span<Tensor> results) {
     KILN_ASSIGN_OR_RETURN(const int32_t device, DeviceIndex());

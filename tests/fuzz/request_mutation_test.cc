@@ -73,9 +73,9 @@ class SmallHost : public runtime::PlainHost {
     if (reach > kElementsMax) return absl::ResourceExhaustedError("too large for this test");
     return PlainHost::Empty(dtype, sizes, strides);
   }
-  absl::Status Call(const std::string& target, const runtime::CallArguments& arguments,
+  absl::Status Call(const OperatorName& target, const runtime::CallArguments& arguments,
                     absl::Span<runtime::Tensor> results, bool into) override {
-    if (target == "aten.nonzero.default" && !into && results.size() == 1) {
+    if (target == Op::kNonzero && !into && results.size() == 1) {
       const int64_t sizes[] = {3, 1}, strides[] = {1, 3};
       KILN_ASSIGN_OR_RETURN(results[0], Empty(v1::I64, sizes, strides));
       return absl::OkStatus();

@@ -43,11 +43,11 @@ class MatmulHost : public runtime::PlainHost {
   // Until kernels have ended, so that their results can be read.
   absl::Status Wait() { return gpu_ == nullptr ? absl::OkStatus() : gpu_->Wait(); }
 
-  absl::Status Call(const std::string& target, const runtime::CallArguments& arguments,
+  absl::Status Call(const OperatorName& target, const runtime::CallArguments& arguments,
                     absl::Span<Tensor> results, bool into) override {
     KILN_RETURN_IF_ERROR(Wait());
-    const bool relu = target == "aten._addmm_activation.default";  // that adds nothing
-    if (!relu && target != "aten.mm.default") return PlainHost::Call(target, arguments, results, into);
+    const bool relu = target == Op::kAddmmActivation;  // that adds nothing
+    if (!relu && target != Op::kMm) return PlainHost::Call(target, arguments, results, into);
     Tensor a = arguments.Find(relu ? "mat1" : "self")->tensor;
     Tensor b = arguments.Find("mat2")->tensor;
     int64_t rows = (*Sizes(a))[0], inner = (*Sizes(a))[1], columns = (*Sizes(b))[1];

@@ -72,7 +72,7 @@ class RefusingHost : public PlainHost {
     KILN_RETURN_IF_ERROR(Turn("ParallelFor"));
     return PlainHost::ParallelFor(units, grain, body);
   }
-  absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
+  absl::Status Call(const OperatorName& target, const CallArguments& arguments, absl::Span<Tensor> results,
                     bool into) override {
     KILN_RETURN_IF_ERROR(Turn("Call"));
     const Inside inside(within_);

@@ -109,13 +109,13 @@ class PlainHost : public Host {
   absl::StatusOr<Place> PlaceOf(Tensor tensor) override {
     return Get(tensor)->on_cpu ? Place::kOnCpu : Place::kHere;
   }
-  bool StaysOnCpu(const std::string& target, size_t result) const override {
+  bool StaysOnCpu(const OperatorName& target, size_t result) const override {
     return target == "test.seed.default";
   }
   // "test.copy.default": a dense copy of `self`; "test.transposed.default": the same values in column-major
   // layout; "test.alias.default": `self` itself; "test.on_cpu.default" and "test.seed.default": a copy on the
   // CPU.
-  absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
+  absl::Status Call(const OperatorName& target, const CallArguments& arguments, absl::Span<Tensor> results,
                     bool into) override {
     const CallValue* self = arguments.Find("self");
     if (self == nullptr) return absl::InvalidArgumentError("no self");
@@ -139,10 +139,10 @@ class PlainHost : public Host {
     return Copy(*result, from);
   }
 
-  bool MakesNewMemory(const std::string& target) const override { return target != "test.alias.default"; }
+  bool MakesNewMemory(const OperatorName& target) const override { return target != "test.alias.default"; }
 
   // "test.copy.default" of dense F32 tensors, while `in_memory` allows it.
-  std::unique_ptr<MemoryCall> NewMemoryCall(const std::string& target, bool) override {
+  std::unique_ptr<MemoryCall> NewMemoryCall(const OperatorName& target, bool) override {
     return target == "test.copy.default" ? std::make_unique<Copying>(*this) : nullptr;
   }
 

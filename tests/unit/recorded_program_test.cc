@@ -26,7 +26,7 @@ class RecordingHost : public PlainHost {
   std::unique_ptr<Capture> NewCapture(const CallContext&) override {
     return std::make_unique<Forward>(graph);
   }
-  absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
+  absl::Status Call(const OperatorName& target, const CallArguments& arguments, absl::Span<Tensor> results,
                     bool into) override {
     graph.Record();
     return PlainHost::Call(target, arguments, results, into);
