@@ -1,9 +1,8 @@
 // A convolution of images in memory: sizes, strides and window are numbers. Who computes it?
 //
 // For two who have to say the same, or what was measured is not found: max-autotune describes a program's
-// calls (artifact/gemm_tunable, convolution_tunables), the runtime what it is called with
-// (client/runtime/torch_gemms, torch_convolutions). A graph's, whose sizes may be symbols, is a Convolution
-// (convolution.h).
+// calls (artifact/convolution_tunables), the runtime what it is called with (client/runtime/torch_gemms,
+// torch_convolutions). A graph's, whose sizes may be symbols, is a Convolution (convolution.h).
 //
 // Strides are in elements. Threads: pure functions. Errors: none.
 #pragma once
@@ -24,7 +23,8 @@ struct FixedConvolution {
   int64_t groups = 1;
 };
 
-// As IsConv1x1 of a graph's convolution, but of one group alone: Conv1x1AsGemm's.
+// As IsConv1x1 of a graph's convolution, by the same rule (IsOfPoints). Its result's sizes are not asked:
+// they follow.
 bool IsConv1x1(const FixedConvolution& convolution);
 // ATen hands it to cuDNN as it stands, and so does the runtime. A window for each channel in row-major order,
 // and dilated ones that have to repeat, ATen computes itself.
