@@ -9,8 +9,6 @@
 namespace kiln {
 namespace {
 
-constexpr int64_t kLayoutShareMin = 32;  // a layout of fewer bytes than such a part of the other's gives way
-
 struct AccessPair {
   const DraftAccess* a;
   const DraftAccess* b;
@@ -94,7 +92,7 @@ bool LayoutsAgree(LoopContext& context, const Draft& merged, const std::vector<D
   const Layout first = LayoutOf(context, merged, a);
   const Layout second = LayoutOf(context, merged, b);
   if (first.loop == 0 || second.loop == 0 || first.loop == second.loop) return true;
-  return std::min(first.bytes, second.bytes) <= std::max(first.bytes, second.bytes) / kLayoutShareMin;
+  return cost::PaysGathering(std::min(first.bytes, second.bytes), std::max(first.bytes, second.bytes));
 }
 
 bool WithinLimits(const Draft& merged, const std::vector<DraftAccess>& accesses, const FusionLimits& limits,

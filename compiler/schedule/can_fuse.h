@@ -1,4 +1,5 @@
-// May two kernels in the making become one? Legality only: merit is score_fusion.h's.
+// May two kernels in the making become one? What they gain is score_fusion.h's matter; whether they lose
+// threads or contiguous accesses by it, the cost model says.
 //
 // Two drafts fuse when their loops align (align.h) and every memory location that one of them writes
 // and the other touches is touched at the same outer point, at the same position of a common inner

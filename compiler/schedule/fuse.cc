@@ -17,9 +17,7 @@
 namespace kiln {
 namespace {
 
-constexpr size_t kNeighbours = 8;
-constexpr int64_t kFewBytes = 64;
-constexpr int64_t kGapMax = 64;  // of a fusion that forwards nothing: keeps lifetimes short
+constexpr size_t kNeighbours = 8;  // that a group of a buffer with many users is tried with
 
 class BitSet {
  public:
@@ -179,7 +177,7 @@ class Fuser {
           uint32_t b = groups[j];
           if (!seen.insert({a, b}).second || Failed(a, b)) continue;
           FusionScore score = ScoreFusion(context_, groups_[a].footprint, groups_[b].footprint);
-          if (score.category == 0 && -score.proximity > kGapMax) continue;
+          if (score.category == 0 && !cost::PaysFusingReaders(-score.proximity)) continue;
           if (StayApart(a, b, score)) continue;
           candidates.push_back({a, b, score});
         }
@@ -259,9 +257,9 @@ class Fuser {
     return members;
   }
 
-  // Two of them that share a few numbers: a kernel of both saves no more than a launch does.
+  // Two of them that share too little for a kernel of both.
   bool StayApart(uint32_t a, uint32_t b, const FusionScore& score) const {
-    if (!keeps_members_ || score.category != 0 || score.bytes > kFewBytes) return false;
+    if (!keeps_members_ || score.category != 0 || cost::PaysFusingMembers(score.bytes)) return false;
     if (!members_.empty() && (members_[a] == 0 || members_[b] == 0)) return false;
     return OperatorsOf(a) == OperatorsOf(b);
   }

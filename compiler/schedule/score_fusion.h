@@ -1,5 +1,5 @@
 // How much two groups gain by becoming one kernel, before it is known whether they may. Scores order
-// the attempts of fuse.h; equal scores keep program order.
+// the attempts of fuse.h; equal scores keep program order. From where on a gain pays, the cost model says.
 #pragma once
 
 #include <cstdint>

@@ -164,6 +164,12 @@ bool PaysRematerialising(const Machine& machine, const Reuse& reuse, int64_t ope
   return operators <= (beyond_cache ? 16 : 8) && loads <= 2;
 }
 
+bool PaysFusingReaders(int64_t nodes_apart) { return nodes_apart <= 64; }
+
+bool PaysFusingMembers(int64_t bytes) { return bytes > 64; }  // less saves no more than a launch does
+
+bool PaysGathering(int64_t gathered_bytes, int64_t bytes) { return gathered_bytes <= bytes / 32; }
+
 bool PaysParallelism(const Machine& machine, int64_t points, int64_t inner) {
   constexpr int64_t kPointsMin = 16;  // fewer leave threads idle, which only small kernels may
   return points < kPointsMin && points * inner > LayoutBytesMin(machine);

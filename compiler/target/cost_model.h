@@ -87,6 +87,12 @@ struct Reuse {
 // Rematerialising a value of operators of such cost, that reads so many others, instead of reading it back.
 bool PaysRematerialising(const Machine& machine, const Reuse& reuse, int64_t operators, int64_t loads);
 
+// One kernel of two that only read the same, so many nodes apart: values between them live longer.
+bool PaysFusingReaders(int64_t nodes_apart);
+// One kernel of two that only read the same so many bytes, and could be members of one launch.
+bool PaysFusingMembers(int64_t bytes);
+// One kernel of two layouts, that gathers so many bytes of the one beside those that lie along its loops.
+bool PaysGathering(int64_t gathered_bytes, int64_t bytes);
 // More kernels of more outer points each, instead of one over `points` with `inner` iterations each.
 bool PaysParallelism(const Machine& machine, int64_t points, int64_t inner);
 // Bytes of one layout from which on it decides how loops run.

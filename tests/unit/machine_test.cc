@@ -182,6 +182,12 @@ TEST(CostModel, ThresholdsOfEveryRow) {
   EXPECT_TRUE(cost::PaysPoolingGradient(25, 1));
   EXPECT_FALSE(cost::PaysPoolingGradient(26, 1));
   EXPECT_FALSE(cost::PaysPoolingGradient(2, 13));
+  EXPECT_TRUE(cost::PaysFusingReaders(64));
+  EXPECT_FALSE(cost::PaysFusingReaders(65));
+  EXPECT_TRUE(cost::PaysFusingMembers(65));
+  EXPECT_FALSE(cost::PaysFusingMembers(64));
+  EXPECT_TRUE(cost::PaysGathering(32, 32 << 5));
+  EXPECT_FALSE(cost::PaysGathering(33, 32 << 5));
   EXPECT_TRUE(cost::PaysLanes(4));
   EXPECT_FALSE(cost::PaysLanes(3));
   EXPECT_TRUE(cost::PaysSharedLaunch(4));
