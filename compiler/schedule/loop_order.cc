@@ -44,8 +44,7 @@ class LoopChooser {
   }
 
   int64_t Weight(const DraftAccess& access) {
-    int64_t bytes = std::max<int64_t>(context_.EstimateBytes(access.buffer), 1);
-    return access.store ? 2 * bytes : bytes;
+    return cost::AccessWeight(std::max<int64_t>(context_.EstimateBytes(access.buffer), 1), access.store);
   }
 
   // Does loop `a` belong outside of `b`? By vote of the accesses that depend on both.
@@ -107,7 +106,7 @@ class LoopChooser {
     }
   }
 
-  // Merit of running lanes along `var`: contiguous accesses minus gathers, weighted by how often they run.
+  // Merit of running lanes along `var`: of all accesses, weighted by how often they run.
   double LaneMerit(const LoopVar& var, int cls) {
     if (!cost::PaysLanes(context_.Estimate(var.extent))) return -1e30;
     double merit = 0;
@@ -116,9 +115,7 @@ class LoopChooser {
       double times = access.cls == kOuterClass
                          ? 1.0
                          : static_cast<double>(context_.EstimateProduct(draft_.classes[access.cls].vars));
-      auto stride = Stride(access, var);
-      double value = !stride ? -2 : *stride == 1 ? 2 : *stride == 0 ? (access.store ? -4 : 1) : -2;
-      merit += value * times;
+      merit += cost::LaneMerit(Stride(access, var), access.store) * times;
     }
     return merit;
   }
@@ -212,7 +209,7 @@ class LoopChooser {
       schedule->set_parallel_dims(0);
       return;
     }
-    if (HasThreads()) {  // every point is a unit: there are threads enough
+    if (HasThreads()) {  // every point is a unit: a GPU's rules share points out among threads
       schedule->set_parallel_dims(static_cast<uint32_t>(outer.size()));
       if (outer.size() == 1) schedule->set_chunk(StripRows(outer[0]));
       return;

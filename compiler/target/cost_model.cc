@@ -179,7 +179,15 @@ int64_t LayoutBytesMin(const Machine& machine) { return 2 * machine.cpu.fork_ite
 
 int64_t UnitIterations(const Machine& machine) { return machine.cpu.fork_iterations; }
 
+int64_t AccessWeight(int64_t bytes, bool store) { return store ? 2 * bytes : bytes; }
+
 bool PaysLanes(int64_t iterations) { return iterations >= 4; }  // shorter loops are not worth them
+
+double LaneMerit(std::optional<int64_t> stride, bool store) {
+  if (stride == 1) return 2;
+  if (stride == 0) return store ? -4 : 1;
+  return -2;
+}
 
 bool PaysSharedLaunch(size_t kernels) { return kernels >= 4; }  // fewer save little
 

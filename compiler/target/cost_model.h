@@ -99,8 +99,12 @@ bool PaysParallelism(const Machine& machine, int64_t points, int64_t inner);
 int64_t LayoutBytesMin(const Machine& machine);
 // Iterations that one unit of the parallel loop takes at least.
 int64_t UnitIterations(const Machine& machine);
-// Lanes along a loop of so many iterations.
+// Which of two loops is inside: of an access to so many bytes, for the loop that its stride is smaller along.
+int64_t AccessWeight(int64_t bytes, bool store);
+// Lanes along a loop of so many iterations; and which of two loops' more: by each access, with its stride
+// along the loop. Unknown: a gather.
 bool PaysLanes(int64_t iterations);
+double LaneMerit(std::optional<int64_t> stride, bool store);
 // One launch for so many kernels that are alike.
 bool PaysSharedLaunch(size_t kernels);
 

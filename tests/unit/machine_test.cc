@@ -190,6 +190,12 @@ TEST(CostModel, ThresholdsOfEveryRow) {
   EXPECT_FALSE(cost::PaysGathering(33, 32 << 5));
   EXPECT_TRUE(cost::PaysLanes(4));
   EXPECT_FALSE(cost::PaysLanes(3));
+  EXPECT_EQ(cost::AccessWeight(100, /*store=*/false), 100);
+  EXPECT_EQ(cost::AccessWeight(100, /*store=*/true), 200);
+  EXPECT_GT(cost::LaneMerit(1, false), cost::LaneMerit(0, false));
+  EXPECT_GT(cost::LaneMerit(0, false), cost::LaneMerit(2, false));
+  EXPECT_EQ(cost::LaneMerit(2, false), cost::LaneMerit(std::nullopt, false));
+  EXPECT_GT(cost::LaneMerit(2, true), cost::LaneMerit(0, true));
   EXPECT_TRUE(cost::PaysSharedLaunch(4));
   EXPECT_FALSE(cost::PaysSharedLaunch(3));
   EXPECT_TRUE(cost::PaysInlining(LoopOpcode::kExp));
