@@ -82,7 +82,6 @@ OTHER = {
     "compiler/schedule/prefetch.cc: kBytesAheadMax": "what a schedule may say, far beyond what any rule chooses",
     "compiler/schedule/skinny_schedule.h: kRowsByFmaMax": "rows that the kernel takes, on each machine",
     "compiler/schedule/skinny_schedule.h: kPartialSumsBytesMax": "static shared memory that PTX allows",
-    "compiler/schedule/split_columns.cc: kStripRowsMin": "rows: of fewer a strip does not pay",
     "compiler/schedule/thread_walk.h: kLoopMax": "numbers that 32 bits keep",
     "compiler/schedule/thread_walk.h: kUsualRow": "a guess at a symbol",
 }

@@ -25,7 +25,8 @@ bool IsUpdated(const v1::KernelBuffer& buffer) {
   return buffer.access() != v1::READ && buffer.access() != v1::WRITE;
 }
 
-bool HasExponentials(const KernelFacts& facts) {
+bool ComputesMuch(const KernelFacts& facts, const v1::RowSchedule& rows) {
+  if (rows.has_shifted()) return true;
   return std::any_of(facts.ops().begin(), facts.ops().end(),
                      [](const v1::LoopOp* op) { return IsExponential(static_cast<LoopOpcode>(op->op())); });
 }
@@ -126,9 +127,12 @@ std::optional<RowPasses> RowPassesOf(const KernelFacts& facts, const v1::RowSche
 
 void ChooseRowPipeline(const KernelFacts& facts, const VectorTarget& target, v1::VectorSchedule* schedule) {
   const std::optional<RowPasses> all = PipelinePasses(facts, *schedule);
-  if (!all || !cost::PaysRowPipeline(facts.ConstantExpr(facts.kernel().outer(0)))) return;
+  if (!all) return;
   v1::RowSchedule* rows = schedule->mutable_rows();
-  if (all->passes.size() > 2 && !HasExponentials(facts) && !rows->has_shifted()) return;
+  if (!cost::PaysRowPipeline(facts.ConstantExpr(facts.kernel().outer(0)), all->passes.size(),
+                             ComputesMuch(facts, *rows))) {
+    return;
+  }
   const RowReads reads = RowReadsOf(facts, target.machine, *rows);
   if (reads.loads.empty()) return;
   v1::RowPipeline pipeline;

@@ -14,7 +14,6 @@
 namespace kiln {
 namespace {
 
-constexpr unsigned kLanesOfLongRow = 4;
 constexpr unsigned kWarpsOfBlock = 8;
 constexpr int64_t kBytesOfWarpThread = 128;  // of a strip's row, as F32: longer ones take several warps
 constexpr int64_t kIterations = 4;  // of a thread, before the block has more threads: combining costs too
@@ -164,8 +163,7 @@ void ChooseRowThreads(const KernelFacts& facts, const Machine& machine, v1::Thre
   }
   const bool few = PointsEstimate(facts, cost::ManyPoints(machine)) <= cost::FewPoints(machine);
   const bool read_again = !rows->has_softmax() && Passes(facts) > 1;
-  const bool of_words = lanes <= kLanesOfLongRow;
-  int64_t most = few || (read_again && of_words && vectors * lanes >= cost::LongRow(machine))
+  int64_t most = few || (read_again && cost::PaysLargestBlock(machine, vectors * lanes, lanes))
                      ? kBlockThreadsMax
                      : kBlockThreads;
   while (read_again && most < kBlockThreadsMax && vectors > most * machine.gpu.registers.row_iterations)

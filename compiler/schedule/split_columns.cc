@@ -14,13 +14,7 @@
 namespace kiln {
 namespace {
 
-constexpr int64_t kRowStrideMin = 256;    // elements, on a CPU: rows closer than that share pages anyway
-constexpr int64_t kGpuRowStrideMin = 16;  // a thread's neighbours read beside it
-constexpr int64_t kBlockRowsMin = 16;
 constexpr int64_t kBlockRowsMax = 64;
-constexpr int64_t kBlocksMin = 4;
-constexpr int64_t kStripRowsMin = 8;  // of strips on a GPU, whose sums a block keeps in registers
-constexpr int64_t kStripColumnsMin = 128;
 constexpr int64_t kStripColumnsUnit = 8;  // 16 bytes of the narrowest elements that are summed
 
 using LeafMap = absl::flat_hash_map<ExprId, ExprId>;
@@ -98,7 +92,7 @@ class Splitter {
       }
       if (op.op != LoopOpcode::kLoad) continue;
       const bool on_gpu = context_.HasThreads(op.buffer);
-      if (IsColumnAccess(node, op.index, on_gpu ? kGpuRowStrideMin : kRowStrideMin)) {
+      if (IsColumnAccess(node, op.index, on_gpu)) {
         const int64_t bytes = std::min(context_.EstimateBytes(op.buffer), BytesOfPoints(node, op.dtype));
         enough = enough || cost::PaysSplitColumns(context_.machine(), on_gpu, bytes,
                                                   context_.EstimateProduct(node.inner));
@@ -119,17 +113,19 @@ class Splitter {
     return bytes;
   }
 
-  bool IsColumnAccess(const LoopNode& node, ExprId index, int64_t stride_min) {
+  bool IsColumnAccess(const LoopNode& node, ExprId index, bool on_gpu) {
     auto along = context_.Coefficient(index, node.outer.back().leaf);
     auto down = context_.Coefficient(index, node.inner.back().leaf);
     if (!along || !down) return false;
-    return context_.pool().AsConst(*along) == 1 && context_.pool().AsConst(*down).value_or(0) >= stride_min;
+    return context_.pool().AsConst(*along) == 1 &&
+           context_.pool().AsConst(*down).value_or(0) >= cost::ColumnStrideMin(on_gpu);
   }
 
   // Takes inner loops from the last one outwards until a block is full.
   std::optional<BlockPlan> PlanBlocks(const LoopNode& node) {
     ExprPool& pool = context_.pool();
     const bool on_gpu = context_.HasThreads(StoreOf(node)->buffer);
+    // On a GPU threads of a block share an unknown number of rows (column_threads.h).
     if (!on_gpu && node.inner.size() == 1 && !pool.AsConst(node.inner[0].extent)) {
       return PlanBlocksAndRest(node.inner[0]);
     }
@@ -156,7 +152,7 @@ class Splitter {
       }
       plan.replacement[var.leaf] = value;
     }
-    if (rows < kBlockRowsMin || blocks < kBlocksMin) return std::nullopt;
+    if (!cost::PaysColumnBlocks(rows, blocks)) return std::nullopt;
     return plan;
   }
 
@@ -164,7 +160,7 @@ class Splitter {
     ExprPool& pool = context_.pool();
     const ExprId size = pool.Const(kBlockRowsMax);
     const LoopVar outside = context_.NewVar(pool.FloorDiv(var.extent, size));
-    if (context_.Estimate(outside.extent) < kBlocksMin) return std::nullopt;
+    if (!cost::PaysColumnBlocks(kBlockRowsMax, context_.Estimate(outside.extent))) return std::nullopt;
     const LoopVar inside = context_.NewVar(size), behind = context_.NewVar(pool.Mod(var.extent, size));
     BlockPlan plan;
     plan.blocks = {outside};
@@ -201,7 +197,7 @@ class Splitter {
     }
     for (LoopOpId id = 0; reduces && id < sum.body.size(); ++id) {
       const LoopOpData& op = sum.body.op(id);
-      if (op.op != LoopOpcode::kLoad || !IsColumnAccess(sum, op.index, kGpuRowStrideMin)) continue;
+      if (op.op != LoopOpcode::kLoad || !IsColumnAccess(sum, op.index, /*on_gpu=*/true)) continue;
       const auto found = read.find(op.buffer);
       if (found != read.end() && context_.Equal(found->second, Renamed(op.index, renamed))) return true;
     }
@@ -221,11 +217,10 @@ class Splitter {
     StripPlan plan;
     plan.sum = *sum;
     plan.columns = context_.pool().AsConst(node.outer[0].extent).value_or(0);
-    const int64_t strips = cost::StripsOfGpu(context_.machine());
-    plan.rows = std::max((rows + strips - 1) / strips, kStripRowsMin);
+    plan.rows = cost::RowsOfStrip(context_.machine(), rows);
     plan.strips = (rows + plan.rows - 1) / plan.rows;
-    if (plan.columns < kStripColumnsMin || plan.columns > cost::StripColumnsMax(context_.machine()) ||
-        plan.columns % kStripColumnsUnit != 0 || 2 * plan.strips < strips) {
+    if (plan.columns % kStripColumnsUnit != 0 ||
+        !cost::PaysStrips(context_.machine(), plan.columns, plan.strips)) {
       return std::nullopt;
     }
     for (plan.beside = 0; plan.beside < graph_.nodes.size(); ++plan.beside) {

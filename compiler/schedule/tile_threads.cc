@@ -12,7 +12,6 @@
 namespace kiln {
 namespace {
 
-constexpr int64_t kExtentMin = 16;  // of either loop: less leaves most of a tile empty
 constexpr int64_t kBankBytes = 4;
 constexpr uint32_t kSideMin = 32, kSideMax = 64;
 
@@ -57,7 +56,7 @@ void ChooseTileThreads(const KernelFacts& facts, const Machine& machine, v1::Thr
   if (points < cost::TilePointsMin(machine)) return;
   const auto is_long = [&](uint32_t loop) {
     const uint32_t extent = facts.kernel().outer(static_cast<int>(loop));
-    return facts.ConstantExpr(extent).value_or(kUsualRow) >= kExtentMin;
+    return cost::PaysTile(facts.ConstantExpr(extent).value_or(kUsualRow));
   };
   const auto last = static_cast<uint32_t>(facts.kernel().outer_size()) - 1;
   if (!is_long(last)) return;

@@ -7,11 +7,11 @@
 #include "absl/numeric/bits.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/dtype_groups.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
 
-constexpr int64_t kShortLoop = 128;
 constexpr unsigned kColumnVectorsMax = 8;  // side by side down a column
 
 bool AllCheap(const KernelFacts& facts) {
@@ -19,11 +19,11 @@ bool AllCheap(const KernelFacts& facts) {
                      [](const StageFacts& stage) { return stage.cheap; });
 }
 
-// Whether some vector loop is short and ends with a masked part, which narrower vectors would make smaller.
+// Whether narrower vectors pay for some vector loop.
 bool HasShortVectorLoop(const KernelFacts& facts, unsigned lanes) {
   const auto is_short = [&](uint32_t extent) {
     const std::optional<int64_t> iterations = facts.ConstantExpr(extent);
-    return iterations && *iterations < kShortLoop && *iterations % lanes != 0;
+    return iterations && cost::PaysNarrowVectors(*iterations, lanes);
   };
   if (!facts.WalksRows()) return is_short(*facts.kernel().outer().rbegin());
   return std::any_of(facts.stages().begin(), facts.stages().end(), [&](const StageFacts& stage) {

@@ -17,6 +17,10 @@ int64_t OfGpu(const Machine& machine, int64_t of_multiprocessor) {
   return PowerOf2Floor(machine.gpu.multiprocessors * of_multiprocessor);
 }
 
+int64_t StripsOfGpu(const Machine& machine) {
+  return machine.gpu.multiprocessors * kStripBlocksOfMultiprocessor;
+}
+
 // Twice the weights; nullopt where they are not known or too many to count.
 std::optional<int64_t> OperationsOfPoint(const Conv1x1& sizes) {
   int64_t operations = 2;
@@ -198,8 +202,24 @@ bool PaysSplitColumns(const Machine& machine, bool on_gpu, int64_t bytes, int64_
   return bytes >= OfGpu(machine, rows >= kLongColumn ? kLongColumnsBytes : kBytes);
 }
 
-int64_t StripsOfGpu(const Machine& machine) {
-  return machine.gpu.multiprocessors * kStripBlocksOfMultiprocessor;
+int64_t ColumnStrideMin(bool on_gpu) {
+  // Closer rows share pages of a CPU, and what neighbours of a GPU's thread read.
+  return on_gpu ? 16 : 256;
+}
+
+bool PaysColumnBlocks(int64_t rows, int64_t blocks) { return rows >= 16 && blocks >= 4; }
+
+int64_t RowsOfStrip(const Machine& machine, int64_t rows) {
+  constexpr int64_t kRowsMin = 8;  // a strip of fewer does not pay for adding up its sums
+  const int64_t strips = StripsOfGpu(machine);
+  return std::max((rows + strips - 1) / strips, kRowsMin);
+}
+
+bool PaysStrips(const Machine& machine, int64_t columns, int64_t strips) {
+  constexpr int64_t kColumnsMin = 128;
+  // Two sums a column, as the gradients of a norm's weight and bias are, take half of a block's registers.
+  const int64_t columns_max = machine.gpu.registers_of_multiprocessor / kStripBlocksOfMultiprocessor / 4;
+  return columns >= kColumnsMin && columns <= columns_max && 2 * strips >= StripsOfGpu(machine);
 }
 
 bool IsCheap(LoopOpcode op) {
@@ -252,11 +272,16 @@ bool PaysShiftedReduction(int64_t elements, bool from_memory) {
   return elements >= (from_memory ? kMemoryElementsMin : kElementsMin);
 }
 
-bool PaysRowPipeline(std::optional<int64_t> rows) {
+bool PaysRowPipeline(std::optional<int64_t> rows, size_t passes, bool computes_much) {
   // A range of rows takes an iteration more for each pass but the first: few beside the rows of a thread,
   // even where there are many threads.
   constexpr int64_t kRowsMin = 1024;
-  return rows.value_or(0) >= kRowsMin;
+  return rows.value_or(0) >= kRowsMin && (passes <= 2 || computes_much);
+}
+
+bool PaysNarrowVectors(int64_t iterations, int64_t lanes) {
+  constexpr int64_t kShortLoop = 128;  // beside more iterations the rest is little
+  return iterations < kShortLoop && iterations % lanes != 0;
 }
 
 int64_t ManyPoints(const Machine& machine) { return OfGpu(machine, machine.gpu.threads_of_multiprocessor); }
@@ -269,14 +294,16 @@ int64_t TilePointsMin(const Machine& machine) { return ManyPoints(machine) / 4; 
 
 int64_t LargeTilePoints(const Machine& machine) { return ManyPoints(machine) * 2; }
 
+bool PaysTile(int64_t iterations) { return iterations >= 16; }  // fewer leave most of a tile empty
+
 int64_t LongRow(const Machine& machine) {
   // As many registers: 16 of each thread of the largest block.
   return machine.gpu.registers_of_multiprocessor / 4;
 }
 
-int64_t StripColumnsMax(const Machine& machine) {
-  // Two sums a column, as the gradients of a norm's weight and bias are, take half of a block's registers.
-  return machine.gpu.registers_of_multiprocessor / kStripBlocksOfMultiprocessor / 4;
+bool PaysLargestBlock(const Machine& machine, int64_t elements, int64_t lanes) {
+  constexpr int64_t kLanesMax = 4;  // of F32
+  return lanes <= kLanesMax && elements >= LongRow(machine);
 }
 
 int64_t LoadedWordsMax(const Machine& machine, int64_t threads) {

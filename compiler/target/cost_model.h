@@ -110,9 +110,15 @@ bool PaysSharedLaunch(size_t kernels);
 
 // A sum down columns in blocks of rows, with a second pass; `rows` are estimated.
 bool PaysSplitColumns(const Machine& machine, bool on_gpu, int64_t bytes, int64_t rows);
-// Blocks that a multiprocessor holds of those that sum strips of rows, and strips of a whole GPU.
+// Elements from a row to the next, from which on a walk down a column is one.
+int64_t ColumnStrideMin(bool on_gpu);
+// So many blocks, of so many rows.
+bool PaysColumnBlocks(int64_t rows, int64_t blocks);
+// Of rows that the same kernel reduces, in strips on a GPU: blocks that a multiprocessor holds, rows of a
+// strip, and whether so many strips of so many columns pay.
 inline constexpr int64_t kStripBlocksOfMultiprocessor = 2;
-int64_t StripsOfGpu(const Machine& machine);
+int64_t RowsOfStrip(const Machine& machine, int64_t rows);
+bool PaysStrips(const Machine& machine, int64_t columns, int64_t strips);
 
 // ---- kernels
 
@@ -138,8 +144,11 @@ int64_t SharedColumnsBytesMin(const Machine& machine);
 // Two reductions of a row of so many elements in one pass about an estimate. `from_memory`: rows come from
 // memory, and may go side by side.
 bool PaysShiftedReduction(int64_t elements, bool from_memory);
-// Rows side by side, one reduced while the results of the one before are made. Unknown: no.
-bool PaysRowPipeline(std::optional<int64_t> rows);
+// Rows side by side, one reduced while the results of the one before are made; by more than two passes where
+// these compute much. Unknown: no.
+bool PaysRowPipeline(std::optional<int64_t> rows, size_t passes, bool computes_much);
+// One register of lanes, not several, for a loop of so many iterations: its masked rest is smaller.
+bool PaysNarrowVectors(int64_t iterations, int64_t lanes);
 
 // ---- kernels of a GPU. Powers of two, since what they are compared with is.
 
@@ -149,10 +158,12 @@ int64_t FewPoints(const Machine& machine);          // of so few each is done as
 int64_t TilePointsMin(const Machine& machine);      // fewer leave the GPU empty
 int64_t LargeTilePoints(const Machine& machine);    // from here on blocks are enough for large tiles
 int64_t LargeTileBytesMax(const Machine& machine);  // so that a multiprocessor holds many blocks
+// A transposed load by tiles, along a loop of so many iterations.
+bool PaysTile(int64_t iterations);
 // Elements of a row that a whole block walks, in F32; of BF16 softmax gains from here on, layer norm loses.
 int64_t LongRow(const Machine& machine);
-// Columns that a block's registers keep the sums of, strip by strip.
-int64_t StripColumnsMax(const Machine& machine);
+// The largest block for such a row that is read again, by so many elements at once.
+bool PaysLargestBlock(const Machine& machine, int64_t elements, int64_t lanes);
 // Words that a thread of a block of so many loads at once: the other half of its registers computes.
 int64_t LoadedWordsMax(const Machine& machine, int64_t threads);
 // So many rows of threads that share a loop of so many iterations, and combine what they reduced.
