@@ -23,7 +23,7 @@ PAUSE = re.compile(r"k\w*PauseM(?:ax|in)$")
 
 # Folders whose constants are other things.
 FOLDERS = {
-    "compiler/schedule": "numbers of a schedule, and from where on a rule pays",
+    "compiler/schedule": "numbers of a schedule",
     "compiler/target": "the cost model: from where on something pays",
 }
 # "file: name", and what it is instead.
@@ -51,7 +51,6 @@ OTHER = {
     "compiler/codegen/shifted_reduction_emitter.cc: kSquaresMax": "numerics: how good an estimate is",
     "compiler/graph/expr.cc: kUnrolledMax": "up to where a product says more than a power",
     "compiler/passes/channel_moments.cc: kBlockMax": "up to where a block's error is small",
-    "compiler/passes/channel_moments.cc: kBlockMin": "from where on one pass pays",
     "compiler/passes/decompose_pooling.cc: kStepMax": "what 32 bits keep",
     "compiler/support/glibc.h: kMappedBytesMin": "a fact of glibc's malloc",
     "compiler/support/member_table.h: kBytesMax": "a launch's parameters, on every device",

@@ -1,4 +1,6 @@
 // Operators that move elements without computing: clone, cat, flip, roll, *_scatter.
+#include <algorithm>
+
 #include "compiler/graph/expr_proofs.h"
 #include "compiler/lower/library_call.h"
 #include "compiler/lower/lowering_context.h"
@@ -7,6 +9,7 @@
 #include "compiler/lower/slicing.h"
 #include "compiler/lower/strides.h"
 #include "compiler/lower/view_maps.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
@@ -75,7 +78,6 @@ LoopOpId ChoosePiece(LoweringContext& context, LoopRecorder& ops, const std::vec
 
 absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
-  constexpr size_t kChosenPieces = 4;
   const bool stacked = node.target == Op::kStack;
   const TensorType& type = context.ResultType(node);
   const size_t dim = args.Dim("dim", type.rank(), 0);
@@ -83,7 +85,7 @@ absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
   if (type.rank() == 0) return absl::InvalidArgumentError("cat of scalars");
   std::vector<Piece> pieces;
   ExprId begin = context.Const(0);
-  bool heavy = false;
+  cost::BodyCost longest;
   for (ValueId id : args.TensorList("tensors")) {
     if (!context.IsDefined(id)) return absl::InvalidArgumentError("cat of an undefined tensor");
     const LoweredTensor& tensor = context.value(id);
@@ -94,7 +96,9 @@ absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
     if (length == context.Const(0)) continue;
     pieces.push_back({tensor, begin, length});
     begin = context.exprs().Add(begin, length);
-    heavy = heavy || (tensor.body != nullptr && (tensor.body->heavy || tensor.body->ops.size() > 20));
+    if (tensor.body == nullptr) continue;
+    longest.ops = std::max(longest.ops, tensor.body->ops.size());
+    longest.heavy = longest.heavy || tensor.body->heavy;
   }
   context.checks().CheckSize(begin, type.sizes[dim]);
   if (pieces.empty()) {
@@ -104,7 +108,7 @@ absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
     return context.status();
   }
   const uint32_t uses = node.results.empty() ? 0 : context.facts().uses[node.results[0]];
-  if (pieces.size() <= kChosenPieces && !heavy && uses <= 2 &&
+  if (cost::PaysChoosingPieces(pieces.size(), longest, uses) &&
       context.facts().UsedByLoopsOnly(node.results[0])) {
     context.SetResult(node, context.loops().Pointwise(type, [&](LoopRecorder& ops, Index index) {
       return ChoosePiece(context, ops, pieces, index, dim, stacked, type.dtype);

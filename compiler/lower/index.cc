@@ -8,6 +8,7 @@
 #include "compiler/lower/operands.h"
 #include "compiler/lower/reduction_loops.h"
 #include "compiler/lower/strides.h"
+#include "compiler/target/cost_model.h"
 #include "compiler/target/device.h"
 
 namespace kiln {
@@ -431,14 +432,13 @@ absl::Status LowerEmbeddingBackward(LoweringContext& context, const GraphNode& n
 // The number of boundaries before a value; NaN comes after all.
 absl::Status LowerBucketize(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
-  constexpr int64_t kManyBoundaries = 4096;
   const LoweredTensor self = args.Tensor("self");
   const LoweredTensor boundaries = args.Tensor("boundaries");
   const bool right = args.Bool("right", false);
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   const auto count = boundaries.rank() == 1 ? context.exprs().AsConst(boundaries.sizes[0]) : std::nullopt;
-  if (!count.has_value() || *count > kManyBoundaries) return CallLibrary(context, node, "no lowering", false);
+  if (!cost::PaysComparingAll(count)) return CallLibrary(context, node, "no lowering", false);
   const Argument self_arg = *node.Find("self"), boundary_arg = *node.Find("boundaries");
   const v1::DType common = ComputeType(PromotedType(context, {&self_arg, &boundary_arg}));
   Reduction reduction;

@@ -13,20 +13,22 @@
 #include "compiler/lower/node_arguments.h"
 #include "compiler/lower/operands.h"
 #include "compiler/lower/strides.h"
+#include "compiler/target/cost_model.h"
 #include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
 
-// How much is added at the end of each dimension, where nothing is added in front, on a GPU.
+// How much is added at the end of each dimension, where nothing is added in front and parts pay.
 std::optional<std::vector<int64_t>> EndPadding(const Graph& graph, const GraphNode& node,
                                                absl::Span<const ExprId> pad) {
   const Argument* self = node.Find("self");
   const auto* tensor = self == nullptr ? nullptr : std::get_if<TensorArg>(self);
   if (tensor == nullptr || node.results.size() != 1) return std::nullopt;
   const TensorType& type = graph.type(tensor->value);
-  if (!IsGpu(type.device) || type.rank() == 0 || graph.type(node.results[0]).rank() != type.rank() ||
-      pad.size() % 2 != 0 || pad.size() > 2 * type.rank()) {
+  if (!cost::PaysPaddingInParts(IsGpu(type.device)) || type.rank() == 0 ||
+      graph.type(node.results[0]).rank() != type.rank() || pad.size() % 2 != 0 ||
+      pad.size() > 2 * type.rank()) {
     return std::nullopt;
   }
   std::vector<int64_t> added(type.rank(), 0);

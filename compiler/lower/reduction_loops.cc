@@ -8,6 +8,7 @@
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/lower/strides.h"
 #include "compiler/support/divisor.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
@@ -34,11 +35,10 @@ void CutEvenly(ExprPool& exprs, ExprId size, int64_t most, Split* split) {
 }
 
 bool PlanSplit(ExprPool& exprs, const TensorType& type, const Reduction& reduction, Split* split) {
-  constexpr int64_t kFewResults = 16, kLargeDomain = 32768, kChunk = 8192;
+  constexpr int64_t kChunk = 8192;
   if (!reduction.may_split) return false;
-  const auto results = exprs.AsConst(exprs.Product(type.sizes));
-  if (!results.has_value() || *results > kFewResults) return false;
-  if (exprs.Range(exprs.Product(reduction.inner_sizes)).max <= kLargeDomain) return false;
+  if (!cost::LeavesThreadsIdle(exprs.AsConst(exprs.Product(type.sizes)))) return false;
+  if (!cost::PaysSplitSum(exprs.Range(exprs.Product(reduction.inner_sizes)).max)) return false;
   int64_t inner = 1;
   for (size_t dim = reduction.inner_sizes.size(); dim-- > 0;) {
     const auto size = exprs.AsConst(reduction.inner_sizes[dim]);

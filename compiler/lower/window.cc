@@ -133,8 +133,8 @@ absl::Status LowerMaxPoolBackward(LoweringContext& context, const GraphNode& nod
   for (int i = 0; i < 2; ++i) covering[i] = (window.kernel[i] - 1) / window.stride[i] + 1;
   const LoweredTensor& traced = args.Tensor("grad_output");
   const bool undilated = window.dilation[0] == 1 && window.dilation[1] == 1;
-  if (!IsGpu(type.device) || !IsFloat(type.dtype) || !FitsImages(traced, type) || !undilated ||
-      !cost::PaysPoolingGradient(covering[0], covering[1])) {
+  if (!IsFloat(type.dtype) || !FitsImages(traced, type) || !undilated ||
+      !cost::PaysPoolingGradient(IsGpu(type.device), covering[0], covering[1])) {
     return CallLibrary(context, node, "closed list: pooling backward", false);
   }
   if (const ValueId id = args.TensorValue("grad_output"); context.IsDefined(id)) {

@@ -15,8 +15,7 @@
 namespace kiln {
 namespace {
 
-constexpr int64_t kBlockMax = 64;  // points
-constexpr int64_t kBlockMin = 8;
+constexpr int64_t kBlockMax = 64;  // points: up to where a block's error is small
 
 // What a batch normalisation computes of `image`: sum, mean and the sum of squares about it.
 struct Moments {
@@ -116,7 +115,7 @@ class Combiner {
     Sizes sizes{size[0], size[1], size[2], size[3], 1, DivisorUpTo(size[3], kBlockMax)};
     if (sizes.block_columns == sizes.columns)
       sizes.block_rows = DivisorUpTo(sizes.rows, kBlockMax / sizes.columns);
-    if (!cost::PaysOnePassMoments(machine_, elements) || sizes.block() < kBlockMin || sizes.blocks() < 2)
+    if (!cost::PaysMomentsByBlocks(machine_, elements, sizes.block()) || sizes.blocks() < 2)
       return std::nullopt;
     return sizes;
   }

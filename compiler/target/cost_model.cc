@@ -128,6 +128,11 @@ bool PaysOnePassMoments(const Machine& machine, int64_t elements) {
   return elements >= machine.cpu.last_level_bytes / 8 / 4;
 }
 
+bool PaysMomentsByBlocks(const Machine& machine, int64_t elements, int64_t block) {
+  constexpr int64_t kPointsMin = 8;  // of fewer, the results of blocks are no small part of the image
+  return PaysOnePassMoments(machine, elements) && block >= kPointsMin;
+}
+
 bool PaysStoring(const BodyCost& body, uint32_t uses, bool from_memory) {
   if (body.loads > 8 || body.ops > 100) return true;
   const bool trivial = body.loads == 0 && body.ops <= 4;
@@ -137,9 +142,21 @@ bool PaysStoring(const BodyCost& body, uint32_t uses, bool from_memory) {
 
 bool PaysStoringBeforeLoop(const BodyCost& body) { return body.heavy || body.loads >= 3 || body.ops > 12; }
 
-bool PaysPoolingGradient(int64_t rows, int64_t columns) {
+bool PaysChoosingPieces(size_t pieces, const BodyCost& longest, uint32_t uses) {
+  return pieces <= 4 && !longest.heavy && longest.ops <= 20 && uses <= 2;
+}
+
+bool PaysPaddingInParts(bool on_gpu) { return on_gpu; }
+
+bool PaysComparingAll(std::optional<int64_t> boundaries) { return boundaries && *boundaries <= 4096; }
+
+bool LeavesThreadsIdle(std::optional<int64_t> results) { return results && *results <= 16; }
+
+bool PaysSplitSum(int64_t elements_max) { return elements_max > 32768; }
+
+bool PaysPoolingGradient(bool on_gpu, int64_t rows, int64_t columns) {
   constexpr int64_t kWindowsMax = 25;  // in one body, each with two loads
-  return FitsUnrolled(kWindowsMax, rows, columns);
+  return on_gpu && FitsUnrolled(kWindowsMax, rows, columns);
 }
 
 int64_t OperatorCost(LoopOpcode op) {
@@ -302,7 +319,7 @@ int64_t LongRow(const Machine& machine) {
 }
 
 bool PaysLargestBlock(const Machine& machine, int64_t elements, int64_t lanes) {
-  constexpr int64_t kLanesMax = 4;  // of F32
+  constexpr int64_t kLanesMax = 4;  // of F32, not of BF16
   return lanes <= kLanesMax && elements >= LongRow(machine);
 }
 

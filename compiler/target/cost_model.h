@@ -56,6 +56,8 @@ bool PaysSplitAttention(const Machine& machine, int64_t matrices, int64_t querie
 // Mean and variance of so many F32 numbers in one pass, on a CPU: fewer stay in the cache between two. Those
 // are summed in F64, the others in F32 (docs/numerics.md).
 bool PaysOnePassMoments(const Machine& machine, int64_t elements);
+// Likewise of each channel, blocks of so many points first.
+bool PaysMomentsByBlocks(const Machine& machine, int64_t elements, int64_t block);
 
 // ---- lowering: values that are computed again or stored
 
@@ -70,9 +72,19 @@ bool PaysStoring(const BodyCost& body, uint32_t uses, bool from_memory);
 // Storing a value that one loop reads many times a point.
 bool PaysStoringBeforeLoop(const BodyCost& body);
 
-// The gradient of max pooling on a GPU as a kernel that asks all windows over a point, by their rows and
-// columns.
-bool PaysPoolingGradient(int64_t rows, int64_t columns);
+// A cat of so many pieces, none of more work than `longest`, that each of so many readers chooses from,
+// instead of loops that store them.
+bool PaysChoosingPieces(size_t pieces, const BodyCost& longest, uint32_t uses);
+// What is padded for a library's call stored in parts, so that no load has a mask.
+bool PaysPaddingInParts(bool on_gpu);
+// Comparing a value with all boundaries, instead of a library's search. Unknown: no.
+bool PaysComparingAll(std::optional<int64_t> boundaries);
+// A loop over so many results. Unknown: no. A reduction of such a loop in chunks, which another one combines,
+// of so many elements each.
+bool LeavesThreadsIdle(std::optional<int64_t> results);
+bool PaysSplitSum(int64_t elements_max);
+// The gradient of max pooling as a kernel that asks all windows over a point, by their rows and columns.
+bool PaysPoolingGradient(bool on_gpu, int64_t rows, int64_t columns);
 
 // ---- scheduling: what shares a kernel
 
