@@ -8,6 +8,8 @@
 namespace kiln {
 namespace {
 
+// `can` names the device too: each implementation is there for one alone, and the cost model knows its price
+// beside that device's libraries.
 template <typename Described>
 struct Row {
   Implementation by;

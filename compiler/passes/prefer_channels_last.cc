@@ -169,6 +169,7 @@ class ChannelsLastPass {
   }
 
  private:
+  // On a GPU each convolution for itself; training on a CPU all or none.
   bool MayConvolveChannelsLast(ValueId image) const {
     return channels_last_on_cpu_ || IsGpu(graph_.type(image).device);
   }

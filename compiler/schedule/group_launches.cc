@@ -284,6 +284,7 @@ class Grouper {
       kernel.kernel.mutable_exprs(e)->set_value(kernel.kernel.symbol_count());
       kernel.kernel.set_symbol_count(kernel.kernel.symbol_count() + 1);
     }
+    // A GPU's launch carries a table of so many, a CPU's takes any number.
     if (context_.HasThreads(kernel.operands.buffers.front())) {
       kernel.kernel.mutable_schedule()->set_members(MemberTable::MembersThatFit(
           static_cast<uint32_t>(kernel.kernel.buffers_size()) + kernel.kernel.symbol_count()));

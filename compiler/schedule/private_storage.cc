@@ -59,6 +59,7 @@ class Finder {
     }
   }
 
+  // Threads of a point may write in another order than they read.
   bool IsOwn(BufferId buffer) const {
     return context_.graph().buffers[buffer].kind != LoopBuffer::Kind::kInput && !context_.HasThreads(buffer);
   }
