@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What is known of machines and stands outside of compiler/target: sizes of caches and of shared memory, counts of
-multiprocessors, registers, rates, prices of libraries' calls and, but for back-ends, kinds of GPUs. tests/lint.sh and
-tests/integration/test_machine_numbers.py ask `faults` about the sources that choose code, or between two plans.
+multiprocessors, registers, rates, prices of libraries' calls and, but for back-ends, kinds of GPUs; and in the folders
+that ask the cost model, from where on something pays. tests/lint.sh and tests/integration/test_machine_numbers.py ask
+`faults` about the sources that choose code, or between two plans.
 """
 import math
 import os
@@ -33,6 +34,9 @@ REGISTERS = re.compile(r"\bk\w*(?:Accumulators|InFlight|Registers?|Words)\w* = \
                        r"|(?:registers|sums|words)_of_\w+.* (?:[<>]=?|/) \d")
 PROCESSORS = re.compile(r"\bk\w*(?:Sms|Multiprocessors|Processors|Cores)\w* = \d")
 PRICES = re.compile(r"\bk\w*(?:Operations|Multiplications|Nanoseconds|Ns|Launch|Bandwidth|Rate)(?![a-z])\w* = \d")
+# By name: from where on something pays, as cost::Pays… says it.
+ASKING = ("compiler/library/", "compiler/lower/", "compiler/passes/", "compiler/schedule/")
+THRESHOLD = re.compile(r"\bk(?:\w*Min|(?:[A-Z]\w*)?(?:Few|Many|Short|Long|Large|Small)(?:[A-Z]\w*)?)(?= = |\{)")
 GPUS = re.compile(r"\bv1::CUDA\b")  # IsGpu (target/device.h) asks
 
 # "file: name", or the number as it stands there where it has none; and what it is instead.
@@ -77,11 +81,15 @@ OTHER = {
     "compiler/lower/random.cc: 1 << 24": "steps of a uniform F32",
     "compiler/passes/fold_constants.cc: 16777216.0": "up to where F32 has each integer",
     "compiler/schedule/column_threads.cc: kColumnsMin": "a sector, which all GPUs of NVIDIA move",
+    "compiler/schedule/column_threads.cc: kThreadsOfLongCode": "how many threads a block has",
+    "compiler/schedule/loop_order.cc: kColumnUnitsMin": "how many columns a unit has",
     "compiler/schedule/prefetch.cc: kBytesAheadMax": "what a schedule may say, far beyond what any rule chooses",
     "compiler/schedule/skinny_schedule.h: kRowsByFmaMax": "rows that the kernel takes, on each machine",
     "compiler/schedule/skinny_schedule.h: kPartialSumsBytesMax": "static shared memory that PTX allows",
+    "compiler/schedule/thread_walk.h: kLongIterationsAtOnce": "how many iterations' loads are in flight",
     "compiler/schedule/thread_walk.h: kLoopMax": "numbers that 32 bits keep",
     "compiler/schedule/thread_walk.h: kUsualRow": "a guess at a symbol",
+    "compiler/schedule/tile_threads.cc: kSideMin": "a tile's form",
 }
 
 
@@ -133,7 +141,7 @@ def suspicious(path: str, code: str, comment: str) -> list[str]:
     # A back-end is of one kind of device, and the client holds memory of both.
     if GPUS.search(code) and not path.startswith(("compiler/codegen/", "client/")):
         found.append("v1::CUDA")
-    return found
+    return found + (THRESHOLD.findall(code) if path.startswith(ASKING) else [])
 
 
 def lines(path: str) -> Iterator[tuple[int, str, str, str]]:
@@ -155,7 +163,7 @@ def faults(root: str | os.PathLike[str], other: Mapping[str, str]) -> list[str]:
         for number, line, code, comment in lines(full):
             rows = {f"{path}: {what}" for what in suspicious(path, code, comment)}
             used.update(rows & other.keys())
-            found += [f"{row} on line {number} is known of machines, outside of compiler/target: {line}"
+            found += [f"{row} on line {number} belongs in compiler/target: {line}"
                       for row in sorted(rows - other.keys())]
     return found + [f"tests/machine_numbers.py: nothing is {row}" for row in sorted(other.keys() - used)]
 

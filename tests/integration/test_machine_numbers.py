@@ -54,6 +54,10 @@ def copy(tmp_path: pathlib.Path) -> pathlib.Path:
     "constexpr int64_t kLaunchNs = 2100;",
     "constexpr double kBytesASecond = 3.35e12;",
     "  if (bytes > 48'000) return true;",
+    "constexpr int64_t kExtentMin = 16;",
+    "constexpr int64_t kShortLoop = 128;",
+    "constexpr size_t kFewBytes{64};",
+    "  constexpr int64_t kMost = 3, kLargeDomain = 3000;",
 ])
 def test_one_is_named(copy: pathlib.Path, line: str) -> None:
     path = copy / "compiler" / "schedule" / "fuse.cc"
@@ -65,6 +69,8 @@ def test_one_is_named(copy: pathlib.Path, line: str) -> None:
 @pytest.mark.parametrize("line", [
     "constexpr int64_t kBlocks = 2 * 67;",
     "constexpr int64_t kLaunches = 3;",
+    "  return iterations == kExtentMin;",
+    "constexpr int64_t kShortenedMinus = 3;",
     "  if (bytes > 1.6e3) return true;",
     "  const uint64_t bits = 0x9e3779b97f4a7c15u;",
     "  const int64_t aligned = (bytes + 255) / 256 * 256;",
@@ -75,6 +81,14 @@ def test_none_is_named(copy: pathlib.Path, line: str) -> None:
     path = copy / "compiler" / "schedule" / "fuse.cc"
     path.write_text(path.read_text() + line + "\n")
     assert machine_numbers.faults(copy, machine_numbers.OTHER) == []
+
+
+def test_thresholds_are_looked_for_where_the_cost_model_is_asked(copy: pathlib.Path) -> None:
+    for folder in ("codegen", "lower"):
+        path = copy / "compiler" / folder / "added.cc"
+        path.write_text("constexpr int64_t kRowsMin = 16;\n")
+    found, = machine_numbers.faults(copy, machine_numbers.OTHER)
+    assert found.startswith("compiler/lower/added.cc: kRowsMin on line 1 ")
 
 
 def test_a_comment_above_says_what_a_number_is(copy: pathlib.Path) -> None:
