@@ -98,10 +98,10 @@ class Descriptor {
   bool good_ = false;
 };
 
-bool AllLieSo(const Convolution& convolution, bool channels_last) {
+bool AreContiguous(const Convolution& convolution, bool channels_last) {
   const auto tensors = TensorsOf(convolution);
   return std::all_of(tensors.begin(), tensors.end(), [&](const TensorMemory* tensor) {
-    return LiesSo({tensor->sizes, tensor->strides}, channels_last);
+    return IsContiguous({tensor->sizes, tensor->strides}, channels_last);
   });
 }
 
@@ -112,7 +112,7 @@ std::array<int64_t, 4> StridesOf(absl::Span<const int64_t> sizes, bool channels_
   return {sizes[1] * sizes[2] * sizes[3], sizes[2] * sizes[3], sizes[3], 1};
 }
 
-bool LiesByRows(const Convolution& convolution) { return AllLieSo(convolution, false); }
+bool IsRowMajor(const Convolution& convolution) { return AreContiguous(convolution, false); }
 
 struct Convolutions::Device {
   absl::Mutex mutex;  // of the handle's stream, up to the launch that goes there
@@ -202,7 +202,7 @@ class Convolutions::Builder {
     int type = 0;
     if (!DataTypeOf(convolution_.input.dtype, &type)) return false;
     const auto tensors = TensorsOf(convolution_);
-    const bool channels_last = !LiesByRows(convolution_);
+    const bool channels_last = !IsRowMajor(convolution_);
     for (size_t i = 0; i < tensors.size(); ++i) {
       const Dims strides = StridesOf(tensors[i]->sizes, channels_last);
       Descriptor tensor(library_, Cudnn::kTensor);
@@ -416,7 +416,7 @@ bool Convolutions::IsSensible(const Convolution& convolution) {
       return false;
     }
   }
-  return AllLieSo(convolution, false) || AllLieSo(convolution, true);
+  return AreContiguous(convolution, false) || AreContiguous(convolution, true);
 }
 
 bool Convolutions::Pose(const Convolution& convolution, int32_t device, Key* key) {
@@ -430,7 +430,7 @@ bool Convolutions::Pose(const Convolution& convolution, int32_t device, Key* key
   (*key)[at++] = device;
   (*key)[at++] = convolution.input.dtype;
   (*key)[at++] = static_cast<int64_t>(convolution.direction) * 16 + (convolution.tuned != nullptr ? 8 : 0) +
-                 (LiesByRows(convolution) ? 4 : 0) + (convolution.tf32 ? 2 : 0) +
+                 (IsRowMajor(convolution) ? 4 : 0) + (convolution.tf32 ? 2 : 0) +
                  (convolution.deterministic ? 1 : 0);
   for (const TensorMemory* tensor : tensors) {
     for (const int64_t size : tensor->sizes) (*key)[at++] = size;

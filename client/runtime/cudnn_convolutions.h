@@ -41,10 +41,10 @@ struct Convolution {
   const TunedConvolutions* tuned = nullptr;  // borrowed for the call
 };
 
-// Of images that are channels-last, or by rows, without gaps.
+// Of contiguous images, channels-last or row-major.
 std::array<int64_t, 4> StridesOf(absl::Span<const int64_t> sizes, bool channels_last);
-// All three tensors.
-bool LiesByRows(const Convolution& convolution);
+// Whether all three tensors are.
+bool IsRowMajor(const Convolution& convolution);
 
 class Convolutions {
  public:
@@ -54,8 +54,8 @@ class Convolutions {
 
   explicit Convolutions(const Cudnn& library) : library_(library) {}
 
-  // Whether the convolution is on its way; false leaves the result without meaning. Groups follow from the
-  // channels. All three tensors lie by rows, or all channels-last; nothing else is done.
+  // Whether the convolution is launched; where not, the result's elements are undefined. The channels give
+  // the number of groups. All three tensors are contiguous, all row-major or all channels-last; else false.
   bool Run(const Convolution& convolution, const CallContext& call, Workspace workspace);
 
   // A plan that the library made and how to make it again; for operands aligned to 16 bytes.

@@ -31,9 +31,8 @@ double Real(const CallArguments& a, absl::string_view name, double otherwise) {
   return value->kind == v1::Argument::kAsFloat ? value->real : static_cast<double>(value->number);
 }
 
-// Whether the points of each image lie evenly, rows one after the other, or those of all images in one
-// matrix.
-bool PointsLieEvenly(const StridedTensor& images, bool in_one_matrix) {
+// Whether the pixels of each image, or of all images, are one dimension of one stride.
+bool PixelsHaveOneStride(const StridedTensor& images, bool in_one_matrix) {
   const absl::Span<const int64_t> sizes = images.sizes, strides = images.strides;
   if (sizes[2] != 1 && strides[2] != sizes[3] * strides[3]) return false;
   return !in_one_matrix || sizes[0] <= 1 || strides[0] == sizes[2] * sizes[3] * strides[3];
@@ -140,7 +139,7 @@ class TorchGemms::Call : public MemoryCall {
     if (!convolution.has_value() || !IsConv1x1(*convolution)) return false;
     const StridedTensor &images = convolution->images, &weights = convolution->weights;
     const std::optional<Conv1x1Gemm> gemm = Conv1x1AsGemm(images, weights);
-    if (!gemm.has_value() || !PointsLieEvenly(images, gemm->channels_last)) return false;
+    if (!gemm.has_value() || !PixelsHaveOneStride(images, gemm->channels_last)) return false;
     gemm_.dtype = convolution->dtype;
     gemm_.batch = gemm->batch;
     gemm_.a = WithoutMemory(gemm->a);

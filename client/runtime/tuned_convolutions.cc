@@ -31,7 +31,7 @@ v1::Convolution Describe(const Convolution& convolution) {
   Write(convolution.stride, description.mutable_stride());
   Write(convolution.padding, description.mutable_padding());
   Write(convolution.dilation, description.mutable_dilation());
-  description.set_channels_last(!LiesByRows(convolution));
+  description.set_channels_last(!IsRowMajor(convolution));
   description.set_tf32(convolution.tf32);
   description.set_deterministic(convolution.deterministic);
   return description;

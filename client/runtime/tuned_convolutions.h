@@ -14,8 +14,8 @@
 
 namespace kiln::runtime {
 
-// A convolution as it is measured and looked up, without memory. All three tensors lie by rows, or all by
-// points.
+// A convolution as it is measured and looked up, without memory. All three tensors are row-major, or all
+// channels-last.
 v1::Convolution Describe(const Convolution& convolution);
 
 class TunedConvolutions {

@@ -21,16 +21,16 @@ std::optional<v1::Convolution> Describe(v1::Convolution::Direction direction, co
                                         const FixedTensor& input, const FixedTensor& weight,
                                         const FixedTensor& output, const v1::Numerics& numerics) {
   const v1::DType dtype = input.dtype;
-  bool by_rows = true, channels_last = true;
+  bool row_major = true, channels_last = true;
   for (const FixedTensor* tensor : {&input, &weight, &output}) {
     if (tensor->dtype != dtype || tensor->sizes.size() != 4) return std::nullopt;
     for (const int64_t size : tensor->sizes) {
       if (size <= 0) return std::nullopt;
     }
-    by_rows = by_rows && tensor->LiesSo(false);
-    channels_last = channels_last && tensor->LiesSo(true);
+    row_major = row_major && tensor->IsContiguous(false);
+    channels_last = channels_last && tensor->IsContiguous(true);
   }
-  if (!by_rows && !channels_last) return std::nullopt;
+  if (!row_major && !channels_last) return std::nullopt;
   v1::Convolution convolution;
   convolution.set_direction(direction);
   convolution.set_dtype(dtype);
@@ -40,7 +40,7 @@ std::optional<v1::Convolution> Describe(v1::Convolution::Direction direction, co
   Write(window.stride, convolution.mutable_stride());
   Write(window.padding, convolution.mutable_padding());
   Write(window.dilation, convolution.mutable_dilation());
-  convolution.set_channels_last(!by_rows);
+  convolution.set_channels_last(!row_major);
   convolution.set_tf32(dtype == v1::F32 && !numerics.convolutions_without_tf32());
   convolution.set_deterministic(numerics.deterministic());
   return convolution;

@@ -73,9 +73,9 @@ bool DescribeGemm(const Graph& graph, const GraphNode& node, const v1::Numerics&
          description->a().columns() > 0;
 }
 
-// A 1×1 convolution, of images that are channels-last or by rows without gaps.
-bool DescribePoints(const Graph& graph, const GraphNode& node, const v1::Numerics& numerics,
-                    v1::Gemm* description) {
+// A 1×1 convolution of contiguous images, channels-last or row-major.
+bool DescribeConv1x1(const Graph& graph, const GraphNode& node, const v1::Numerics& numerics,
+                     v1::Gemm* description) {
   const std::optional<Convolution> convolution = ConvolutionOf(graph, node);
   if (!convolution.has_value() || convolution->bias != kNoValue || !convolution->is_ungrouped() ||
       !IsConv1x1(graph, *convolution)) {
@@ -89,7 +89,8 @@ bool DescribePoints(const Graph& graph, const GraphNode& node, const v1::Numeric
   if (image.dtype != weight.dtype || !IsMultiplied(image.dtype)) return false;
   const std::optional<Conv1x1Gemm> gemm =
       Conv1x1AsGemm({image.sizes, image.strides}, {weight.sizes, weight.strides});
-  if (!gemm.has_value() || !image.LiesSo(gemm->channels_last) || !result->LiesSo(gemm->channels_last))
+  if (!gemm.has_value() || !image.IsContiguous(gemm->channels_last) ||
+      !result->IsContiguous(gemm->channels_last))
     return false;
   description->set_dtype(image.dtype);
   description->set_batch(gemm->batch);
@@ -106,7 +107,7 @@ bool DescribePoints(const Graph& graph, const GraphNode& node, const v1::Numeric
 std::optional<v1::Gemm> GemmTunableOf(const Graph& calls, const GraphNode& call,
                                       const v1::Numerics& numerics) {
   v1::Gemm description;
-  const bool described = IsConvolution(call.target) ? DescribePoints(calls, call, numerics, &description)
+  const bool described = IsConvolution(call.target) ? DescribeConv1x1(calls, call, numerics, &description)
                                                     : DescribeGemm(calls, call, numerics, &description);
   if (!described) return std::nullopt;
   return description;

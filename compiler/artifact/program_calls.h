@@ -22,8 +22,8 @@ struct FixedTensor {
   v1::DType dtype;
   std::vector<int64_t> sizes, strides;
 
-  // Whether images are channels-last, or by rows, without gaps.
-  bool LiesSo(bool channels_last) const;
+  // Of four dimensions, in the given memory format: channels-last or row-major.
+  bool IsContiguous(bool channels_last) const;
 };
 std::optional<FixedTensor> FixedOf(const Graph& graph, ValueId value);
 

@@ -208,7 +208,7 @@ std::optional<int64_t> ChannelsAtOnce(ExprPool& exprs, const Graph& graph, const
   return group < channels ? std::optional(group) : std::nullopt;
 }
 
-bool WeightsLieAsImages(const Graph& graph, const Convolution& convolution) {
+bool WeightsHaveImageLayout(const Graph& graph, const Convolution& convolution) {
   return IsGpu(DeviceOf(graph, convolution));
 }
 
@@ -235,7 +235,7 @@ bool ComputesGradientsChannelsLast(ExprPool& exprs, const Graph& graph, const Gr
     const TensorType& operand = graph.type(value);
     if (operand.rank() != 4 || (!IsGpu(operand.device) && operand.dtype != v1::F32)) return false;
   }
-  const size_t told = WeightsLieAsImages(graph, convolution) ? 2 : 1;
+  const size_t told = WeightsHaveImageLayout(graph, convolution) ? 2 : 1;
   for (size_t i = 0; i < node.results.size() && i < told; ++i) {
     const ValueId result = node.results[i];
     if (result == kNoValue || graph.type(result).rank() != 4) continue;

@@ -47,8 +47,8 @@ std::optional<int64_t> ChannelsAtOnce(ExprPool& exprs, const Graph& graph, const
 
 // ---- the layout of a convolution's images
 
-// Weights and their gradients lie as images do; on a CPU they are row-major.
-bool WeightsLieAsImages(const Graph& graph, const Convolution& convolution);
+// Weights and their gradients have the layout of images; on a CPU they are row-major.
+bool WeightsHaveImageLayout(const Graph& graph, const Convolution& convolution);
 // On a CPU in training: as well channels-last as row-major, so that a whole step may be.
 bool CanTrainChannelsLastOnCpu(const Graph& graph, const Convolution& convolution);
 // The result is best channels-last, if its images may be so at all. No gradients.

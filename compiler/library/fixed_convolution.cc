@@ -21,7 +21,7 @@ bool GoesToCudnn(const FixedConvolution& convolution, bool deterministic) {
   return !deterministic || !convolution.window.is_dilated();
 }
 
-bool LiesSo(const StridedTensor& images, bool channels_last) {
+bool IsContiguous(const StridedTensor& images, bool channels_last) {
   if (images.sizes.size() != 4) return false;
   const std::array<size_t, 4> order =  // of the strides, the smallest first
       channels_last ? std::array<size_t, 4>{1, 3, 2, 0} : std::array<size_t, 4>{3, 2, 1, 0};

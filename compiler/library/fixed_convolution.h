@@ -31,6 +31,6 @@ bool IsConv1x1(const FixedConvolution& convolution);
 bool GoesToCudnn(const FixedConvolution& convolution, bool deterministic);
 
 // Images, or weights, are channels-last, or by rows, without gaps: no others go to cuDNN.
-bool LiesSo(const StridedTensor& images, bool channels_last);
+bool IsContiguous(const StridedTensor& images, bool channels_last);
 
 }  // namespace kiln

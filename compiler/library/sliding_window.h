@@ -13,7 +13,7 @@ struct Window {
   int64_t dilation[2] = {1, 1};
 
   // One point of the image for each point of the result: what convolves so is a gemm over the channels.
-  bool covers_points() const { return AreAll(kernel, 1) && AreAll(stride, 1) && AreAll(padding, 0); }
+  bool is_conv1x1() const { return AreAll(kernel, 1) && AreAll(stride, 1) && AreAll(padding, 0); }
   bool is_dilated() const { return !AreAll(dilation, 1); }
   // Windows of several points that neither overlap nor leave a gap.
   bool cuts_patches() const {
@@ -31,7 +31,7 @@ struct Window {
 // all channels together.
 template <typename Sizes>
 bool IsOfPoints(const Sizes& images, const Sizes& weights, const Window& window) {
-  return images.size() == 4 && weights.size() == 4 && weights[1] == images[1] && window.covers_points();
+  return images.size() == 4 && weights.size() == 4 && weights[1] == images[1] && window.is_conv1x1();
 }
 
 }  // namespace kiln

@@ -25,8 +25,8 @@ LoopOpId PlusBias(LoweringContext& context, LoopRecorder& ops, const LoweredTens
   return ops.Add(value, context.loops().Load(ops, bias, {index[1]}));
 }
 
-// The strides of a value that lies channels-last.
-std::vector<ExprId> SoLaid(LoweringContext& context, ValueId value) {
+// The strides of the value in channels-last layout.
+std::vector<ExprId> ChannelsLastStridesOf(LoweringContext& context, ValueId value) {
   return ChannelsLastStrides(context.exprs(), context.value(value).sizes);
 }
 
@@ -114,8 +114,8 @@ absl::Status CallConvolution(LoweringContext& context, const GraphNode& node, co
     return CallOnPatches(context, node, convolution, type, channels_last);
   CallOperands operands;
   if (channels_last) {
-    operands[Names::kInput].strides = SoLaid(context, convolution.input);
-    operands[Names::kWeight].strides = SoLaid(context, convolution.weight);
+    operands[Names::kInput].strides = ChannelsLastStridesOf(context, convolution.input);
+    operands[Names::kWeight].strides = ChannelsLastStridesOf(context, convolution.weight);
   }
   return CallLibrary(context, node, kReason, IntoResults(type, channels_last), operands);
 }
@@ -169,10 +169,10 @@ absl::Status LowerConvolutionBackward(LoweringContext& context, const GraphNode&
   }
   CallOperands operands;
   if (ComputesGradientsChannelsLast(context.exprs(), context.graph(), node, *convolution)) {
-    operands[Names::kGradient].strides = SoLaid(context, convolution->gradient);
-    operands[Names::kInput].strides = SoLaid(context, convolution->input);
-    if (WeightsLieAsImages(context.graph(), *convolution))
-      operands[Names::kWeight].strides = SoLaid(context, convolution->weight);
+    operands[Names::kGradient].strides = ChannelsLastStridesOf(context, convolution->gradient);
+    operands[Names::kInput].strides = ChannelsLastStridesOf(context, convolution->input);
+    if (WeightsHaveImageLayout(context.graph(), *convolution))
+      operands[Names::kWeight].strides = ChannelsLastStridesOf(context, convolution->weight);
   }
   return CallLibrary(context, node, kReason, false, operands);
 }

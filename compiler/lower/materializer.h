@@ -34,7 +34,7 @@ class Materializer {
   // In a buffer of rows of `row_length`: the tensor's own and their padding, which is not filled. A tensor
   // that has a buffer stays there.
   void MaterializeWithRowPadding(LoweredTensor& tensor, int64_t row_length);
-  // Does the tensor lie in a buffer of padded rows that is as large as `whole` and laid out like it?
+  // Whether the tensor is in a buffer of padded rows that has the size and layout of `whole`.
   bool HasRowPadding(const LoweredTensor& tensor, const BufferView& whole) const;
 
   // A copy in a buffer of its own with exactly these strides (zero strides allowed). Fails where others

@@ -65,7 +65,7 @@ bool ReadsChannelsLast(Graph& graph, const GraphNode& node) {
 // Where weights never are, gradients are so where the image is; else where anything is.
 bool IsGradientChannelsLast(Graph& graph, const GraphNode& node, const Convolution& convolution) {
   if (node.results.size() != 3 || !CanComputeGradientsChannelsLast(graph, convolution)) return false;
-  if (WeightsLieAsImages(graph, convolution)) return ReadsChannelsLast(graph, node);
+  if (WeightsHaveImageLayout(graph, convolution)) return ReadsChannelsLast(graph, node);
   return HasChannelsLastOrder(graph, graph.type(convolution.input));
 }
 
@@ -199,11 +199,12 @@ class ChannelsLastPass {
     }
   }
 
-  // Gradients whose layout is known are copied into it behind the library's. Those of weights that don't lie
-  // as images are declared row-major; what the library makes otherwise (of 3 × 3 windows) the runtime copies.
+  // Gradients whose layout is known are copied into it behind the library's. Those of weights that don't
+  // have the images' layout are declared row-major; the runtime copies what the library makes channels-last
+  // (of 3 × 3 windows).
   std::vector<GraphNode> MakeGradientsChannelsLast(GraphNode& node, const Convolution& convolution) {
     std::vector<GraphNode> clones;
-    for (size_t i = 0; i < (WeightsLieAsImages(graph_, convolution) ? 2u : 1u); ++i) {
+    for (size_t i = 0; i < (WeightsHaveImageLayout(graph_, convolution) ? 2u : 1u); ++i) {
       const ValueId declared = node.results[i];
       if (declared == kNoValue || graph_.type(declared).dtype == v1::DTYPE_UNSPECIFIED) continue;
       if (MayChoose(declared)) {

@@ -81,15 +81,15 @@ std::map<std::string, uint32_t> OtherCalls(const v1::PlanReply& plan) {
   return calls;
 }
 
-absl::Status Weigh(const v1::PlanReply& channels_last, const PlanAsTraced& plan_as_traced,
-                   Tuner::Session& session, v1::PlanReply* as_traced, v1::ImageLayout* layout) {
+absl::Status Weigh(const v1::PlanReply& channels_last, const PlanTracedLayout& plan_traced_layout,
+                   Tuner::Session& session, v1::PlanReply* traced_layout, v1::ImageLayout* layout) {
   bool stopped = false;
   KILN_ASSIGN_OR_RETURN(const double first,
                         PriceOf(channels_last, std::numeric_limits<double>::infinity(), session, &stopped));
-  KILN_ASSIGN_OR_RETURN(*as_traced, plan_as_traced());
-  if (OtherCalls(channels_last) != OtherCalls(*as_traced))
+  KILN_ASSIGN_OR_RETURN(*traced_layout, plan_traced_layout());
+  if (OtherCalls(channels_last) != OtherCalls(*traced_layout))
     return absl::UnimplementedError("the layouts differ in other library calls than convolutions");
-  KILN_ASSIGN_OR_RETURN(const double second, PriceOf(*as_traced, first, session, &stopped));
+  KILN_ASSIGN_OR_RETURN(const double second, PriceOf(*traced_layout, first, session, &stopped));
   layout->set_channels_last_microseconds(first);
   layout->set_as_traced_microseconds(second);
   layout->set_at_least(stopped);
@@ -99,10 +99,11 @@ absl::Status Weigh(const v1::PlanReply& channels_last, const PlanAsTraced& plan_
 
 }  // namespace
 
-v1::ImageLayout ChooseImageLayout(const v1::PlanReply& channels_last, const PlanAsTraced& plan_as_traced,
-                                  Tuner::Session& session, v1::PlanReply* as_traced) {
+v1::ImageLayout ChooseImageLayout(const v1::PlanReply& channels_last,
+                                  const PlanTracedLayout& plan_traced_layout, Tuner::Session& session,
+                                  v1::PlanReply* traced_layout) {
   v1::ImageLayout layout;
-  const absl::Status weighed = Weigh(channels_last, plan_as_traced, session, as_traced, &layout);
+  const absl::Status weighed = Weigh(channels_last, plan_traced_layout, session, traced_layout, &layout);
   if (!weighed.ok()) layout.set_without(std::string(weighed.message()));
   return layout;
 }

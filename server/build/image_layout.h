@@ -1,12 +1,12 @@
-// Max-autotune: whether a program's images are channels-last or as they were traced, by what both
-// plans' convolutions were measured to take.
+// Max-autotune: chooses a program's image layout, channels-last or as traced, by the measured times of both
+// plans' convolutions.
 //
-// A plan's price is the sum over its calls of a convolution, each by its fastest candidate, and what its
-// kernels' launches and the least bytes that they move take at the rates of two measured copies. Other
-// library calls have to be the same in both. The traced layout must be cheaper by as much as a candidate that
-// wins (Tuner::kWorthwhile). Where anything could not be measured, `without` says what, and images lie by
-// points. What is measured are records like any other, so another program with these convolutions pays
-// nothing. As soon as the traced layout's are as expensive as the other's no more of them are measured.
+// A plan's cost is the sum over its convolutions, each by its fastest candidate, plus its kernels' launches
+// and their least memory traffic at the rates of two measured copies. All other library calls must be the
+// same in both plans. The traced layout must win by the margin of any candidate (Tuner::kWorthwhile). Where a
+// measurement is missing, `without` says which, and images are channels-last. Measurements are ordinary
+// tuning records, so another program with these convolutions measures nothing. Once the traced layout costs
+// as much as the other, the rest of its convolutions is not measured.
 //
 // Blocks as the session does. Errors: none.
 #pragma once
@@ -20,11 +20,12 @@
 
 namespace kiln {
 
-// Called at most once, and only where the first plan's price is known.
-using PlanAsTraced = std::function<absl::StatusOr<v1::PlanReply>()>;
+// Called at most once, and only where the first plan's cost is known.
+using PlanTracedLayout = std::function<absl::StatusOr<v1::PlanReply>()>;
 
-// `as_traced` is the second plan where there is one.
-v1::ImageLayout ChooseImageLayout(const v1::PlanReply& channels_last, const PlanAsTraced& plan_as_traced,
-                                  Tuner::Session& session, v1::PlanReply* as_traced);
+// `traced_layout` is the second plan where there is one.
+v1::ImageLayout ChooseImageLayout(const v1::PlanReply& channels_last,
+                                  const PlanTracedLayout& plan_traced_layout, Tuner::Session& session,
+                                  v1::PlanReply* traced_layout);
 
 }  // namespace kiln

@@ -186,7 +186,7 @@ FlightCompile::Next FlightCompile::TuneWithoutGpu() {
     case FlightTuning::Lacks::kPlan:
       work.request = [this] { return PlanFrame(*request_, /*keep_traced_layout=*/true); };
       work.limit = absl::Seconds(compiler_->limits().plan_seconds_max());
-      work.after = [this](WorkerResult result) { return PlannedAsTraced(std::move(result)); };
+      work.after = [this](WorkerResult result) { return PlannedTracedLayout(std::move(result)); };
       work.once = true;  // without it the first plan is as good as ever
       break;
   }
@@ -195,7 +195,7 @@ FlightCompile::Next FlightCompile::TuneWithoutGpu() {
   return next;
 }
 
-FlightCompile::Next FlightCompile::PlannedAsTraced(WorkerResult result) {
+FlightCompile::Next FlightCompile::PlannedTracedLayout(WorkerResult result) {
   tuning_.TakePlan(PlanOf(std::move(result), compiler_->fingerprint()));
   FlightNext next;
   next.tries_tuning = true;
@@ -212,7 +212,7 @@ FlightCompile::Next FlightCompile::TuningEnded() {
 // ---- Ends of a round -------------------------------------------------------------------------
 
 FlightCompile::Next FlightCompile::GoOn() {
-  const bool replanned = tuning_.prefers_as_traced();
+  const bool replanned = tuning_.prefers_traced_layout();
   const bool again = measures_ && !second_round_ && (request_->debug || replanned || !kernels_.later.empty());
   if (!again) return Finish();
   second_round_ = true;
@@ -222,9 +222,9 @@ FlightCompile::Next FlightCompile::GoOn() {
       kernels_.known[kernels_.keys[k]] = std::move(kernels_.emitted[k]);
   }
   kernels_.later.clear();
-  if (replanned) plan_ = tuning_.TakePlanAsTraced();
+  if (replanned) plan_ = tuning_.TakeTracedLayoutPlan();
   SendPlanDebug();
-  tuning_.GiveSchedules(&plan_);
+  tuning_.ApplySchedules(&plan_);
   return StartEmits();
 }
 

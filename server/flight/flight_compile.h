@@ -66,7 +66,7 @@ class FlightCompile {
   Next Emitted(int kernel, WorkerResult result);
   bool PartEnded(bool tuning) ABSL_LOCKS_EXCLUDED(mutex_);
   Next TuneWithoutGpu();
-  Next PlannedAsTraced(WorkerResult result);
+  Next PlannedTracedLayout(WorkerResult result);
   Next TuningEnded();
   // What follows when a round of emits and the tuning beside it have both ended.
   Next GoOn();

@@ -31,7 +31,7 @@ Tuner::Tunables Tunables(Of of, const v1::PlanReply& plan) {
 
 }  // namespace
 
-void FlightTuning::GiveSchedules(v1::PlanReply* plan) {
+void FlightTuning::ApplySchedules(v1::PlanReply* plan) {
   const absl::flat_hash_map<std::string, int> kernels = KernelsByDigest(*plan);
   for (v1::Measurement& measured : *tuning_.mutable_measurements()) {
     if (!measured.tunable().has_kernel()) continue;
@@ -110,14 +110,14 @@ FlightTuning::Lacks FlightTuning::Tune(bool on_gpu) {
 
 FlightTuning::Lacks FlightTuning::WeighImages(bool on_gpu) {
   bool lacks_plan = false;
-  const kiln::PlanAsTraced plan_as_traced = [&]() -> absl::StatusOr<v1::PlanReply> {
-    if (!other_.has_value() && on_gpu) other_ = PlanAsTraced();
+  const kiln::PlanTracedLayout plan_traced_layout = [&]() -> absl::StatusOr<v1::PlanReply> {
+    if (!other_.has_value() && on_gpu) other_ = PlanTracedLayout();
     if (other_.has_value()) return *other_;
     lacks_plan = true;
     return absl::UnavailableError("not planned yet");
   };
   v1::PlanReply other;
-  const v1::ImageLayout layout = ChooseImageLayout(*parts_.plan, plan_as_traced, *session_, &other);
+  const v1::ImageLayout layout = ChooseImageLayout(*parts_.plan, plan_traced_layout, *session_, &other);
   if (session_->lacks_gpu()) return Lacks::kGpu;
   if (lacks_plan) return Lacks::kPlan;
   if (layout.as_traced()) {
@@ -132,7 +132,7 @@ FlightTuning::Lacks FlightTuning::WeighImages(bool on_gpu) {
 
 // ---- What workers do for it ------------------------------------------------------------------
 
-absl::StatusOr<v1::PlanReply> FlightTuning::PlanAsTraced() {
+absl::StatusOr<v1::PlanReply> FlightTuning::PlanTracedLayout() {
   std::vector<v1::Frame> requests;
   requests.push_back(PlanFrame(*parts_.request, /*keep_traced_layout=*/true));
   const absl::Duration limit = absl::Seconds(parts_.compiler->limits().plan_seconds_max());

@@ -48,8 +48,8 @@ class FlightTuning {
   enum class Lacks { kNothing, kPlan, kGpu };
   // With what there is. It may wait for the tier.
   Lacks TryWithoutGpu();
-  // The plan with images as they were traced, which it lacked.
-  void TakePlan(absl::StatusOr<v1::PlanReply> as_traced) { other_ = std::move(as_traced); }
+  // The plan with the traced layout, after Lacks::kPlan.
+  void TakePlan(absl::StatusOr<v1::PlanReply> traced_layout) { other_ = std::move(traced_layout); }
   // Blocks while it measures, on a thread of the GPU's.
   void TryOnGpu();
   // After the last try: what is still missing is said.
@@ -57,23 +57,23 @@ class FlightTuning {
 
   // ---- What was found ----
   const v1::Tuning& found() const { return tuning_; }
-  bool prefers_as_traced() const { return tuning_.images().as_traced(); }
-  v1::PlanReply TakePlanAsTraced() { return **std::move(other_); }
+  bool prefers_traced_layout() const { return tuning_.images().as_traced(); }
+  v1::PlanReply TakeTracedLayoutPlan() { return **std::move(other_); }
   EmittedByKey TakeKernels() { return std::move(kernels_); }  // emitted to be measured
-  // Names the kernels that were measured, and gives them the schedules that won.
-  void GiveSchedules(v1::PlanReply* plan);
+  // Writes the schedules that won into `plan`, and names the kernels that were measured.
+  void ApplySchedules(v1::PlanReply* plan);
 
  private:
   Lacks Tune(bool on_gpu);
   Lacks WeighImages(bool on_gpu);
-  absl::StatusOr<v1::PlanReply> PlanAsTraced();
+  absl::StatusOr<v1::PlanReply> PlanTracedLayout();
   absl::StatusOr<std::vector<std::string>> ImagesOf(const v1::KernelTunable& tunable);
   std::future<std::vector<v1::NativeKernel>> NativesFor(const v1::Gemm& gemm);
 
   const Parts parts_;
   std::unique_ptr<Tuner::Session> session_;
   v1::Tuning tuning_;
-  std::optional<absl::StatusOr<v1::PlanReply>> other_;  // with images as traced; nothing: not asked for
+  std::optional<absl::StatusOr<v1::PlanReply>> other_;  // with the traced layout; nothing: not requested
   EmittedByKey kernels_;
   const v1::PlanReply* chosen_ = nullptr;  // the plan or the other
 };

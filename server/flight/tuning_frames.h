@@ -13,7 +13,7 @@
 
 namespace kiln {
 
-// To plan; `keep_traced_layout`: with images as they were traced.
+// A request to plan; `keep_traced_layout`: without making images channels-last.
 v1::Frame PlanFrame(const FlightRequest& asked, bool keep_traced_layout);
 // The plan, checked, with `compiler` named in those of its tunables of which that compiler's code is
 // measured, so that a record holds for no other's.

@@ -241,7 +241,7 @@ TEST(Tuning, TheTunerSeesWrongSchedules) {
 
 constexpr double kLaunch = 1 + 4096.0 / (1 << 20);  // of the scripts' one kernel
 
-TEST(Tuning, ImagesLieAsTracedWhereThatIsFaster) {
+TEST(Tuning, ImagesKeepTheTracedLayoutWhereThatIsFaster) {
   TestDaemon daemon(Measuring());
   const CompileResult compiled = daemon.Compile("convolutions 0 0\ntraced 1 1");
   const v1::Tuning tuning = TuningOf(compiled);
@@ -269,7 +269,7 @@ TEST(Tuning, ImagesLieAsTracedWhereThatIsFaster) {
   EXPECT_EQ(daemon.Stats().tunables_reused(), 4);
 }
 
-TEST(Tuning, ImagesLieByPointsWhereTheOtherLayoutIsNotClearlyFaster) {
+TEST(Tuning, ImagesAreChannelsLastUnlessTheTracedLayoutIsClearlyFaster) {
   TestDaemon daemon(Measuring());
   const auto layout = [&](const std::string& script) {
     const CompileResult compiled = daemon.Compile(script);
@@ -306,7 +306,7 @@ TEST(Tuning, NoMoreIsMeasuredOfALayoutThatHasLost) {
   EXPECT_EQ(daemon.Stats().tunables_measured(), 6);
 }
 
-TEST(Tuning, ImagesWhoseLayoutsCantBeMeasuredLieByPointsAndThatIsSaid) {
+TEST(Tuning, ImagesWhoseLayoutsCantBeMeasuredAreChannelsLastAndThatIsSaid) {
   TestDaemon daemon(Measuring());
   const auto why = [&](const std::string& script) {
     const CompileResult compiled = daemon.Compile(script);

@@ -94,16 +94,17 @@ TEST(ChannelsLast, LeavesWhatIsReadByStorage) {
 }
 
 TEST(ChannelsLast, IsLeftOutWhereImagesStayAsTraced) {
-  for (const bool as_traced : {false, true}) {
+  for (const bool keep_traced_layout : {false, true}) {
     Images m;
     const ValueId x = m.Input({2, 8, 5, 7}), y = m.Convolve(x), z = m.Relu(y);
     m.Output(m.Convolve(z));
     for (TensorType& type : m.graph.values) type.device = v1::CUDA;
-    bool chosen = as_traced;
-    ASSERT_TRUE(RunPasses(m.graph, {.keep_traced_layout = as_traced, .chose_channels_last = &chosen}).ok());
-    EXPECT_EQ(chosen, !as_traced);
-    EXPECT_EQ(m.ChannelsLast(y), !as_traced);
-    EXPECT_EQ(m.ChannelsLast(z), !as_traced);
+    bool chosen = keep_traced_layout;
+    ASSERT_TRUE(
+        RunPasses(m.graph, {.keep_traced_layout = keep_traced_layout, .chose_channels_last = &chosen}).ok());
+    EXPECT_EQ(chosen, !keep_traced_layout);
+    EXPECT_EQ(m.ChannelsLast(y), !keep_traced_layout);
+    EXPECT_EQ(m.ChannelsLast(z), !keep_traced_layout);
   }
 }
 

@@ -322,12 +322,12 @@ TEST(ConvolutionOf, ReadsWhatTheNodeWasMadeOf) {
       EXPECT_EQ(window->padding[d], m.padding[d]);
       EXPECT_EQ(window->dilation[d], m.dilation[d]);
     }
-    EXPECT_EQ(window->covers_points(), m.Is(m.kernel, 1) && m.Is(m.stride, 1) && m.Is(m.padding, 0));
+    EXPECT_EQ(window->is_conv1x1(), m.Is(m.kernel, 1) && m.Is(m.stride, 1) && m.Is(m.padding, 0));
     EXPECT_EQ(window->cuts_patches(), m.kernel[0] * m.kernel[1] > 1 && m.stride[0] == m.kernel[0] &&
                                           m.stride[1] == m.kernel[1] && m.Is(m.padding, 0) &&
                                           m.Is(m.dilation, 1));
     EXPECT_EQ(IsConv1x1(m.graph, *read),
-              window->covers_points() && m.groups == 1 && !m.transposed && !m.gradients);
+              window->is_conv1x1() && m.groups == 1 && !m.transposed && !m.gradients);
     EXPECT_EQ(IsConv1x1(m.Fixed()) && !m.transposed && !m.gradients, IsConv1x1(m.graph, *read));
     EXPECT_EQ(IsDepthwise(m.graph, *read), !m.transposed && m.channels == m.groups && m.groups > 1);
     EXPECT_EQ(IsWindowPerChannel(m.graph, *read), IsDepthwise(m.graph, *read) && !m.gradients);
@@ -341,7 +341,7 @@ TEST(ConvolutionOf, ReadsWhatTheNodeWasMadeOf) {
 }
 
 TEST(GoesToCudnn, OnlyWhatAtenGivesItToo) {
-  const std::vector<int64_t> images = {2, 4, 8, 8}, by_rows = {256, 64, 8, 1},
+  const std::vector<int64_t> images = {2, 4, 8, 8}, row_major = {256, 64, 8, 1},
                              channels_last = {256, 1, 32, 4};
   const std::vector<int64_t> dense = {6, 4, 3, 3}, halves = {6, 2, 3, 3}, depthwise = {4, 1, 3, 3};
   const Window plain{.kernel = {3, 3}}, dilated{.kernel = {3, 3}, .dilation = {1, 2}};
@@ -350,35 +350,35 @@ TEST(GoesToCudnn, OnlyWhatAtenGivesItToo) {
     FixedConvolution convolution;
     bool deterministic, goes;
   } kCases[] = {
-      {"one group", {v1::F32, {images, by_rows}, {dense, {}}, plain, 1}, true, true},
-      {"16 bits", {v1::BF16, {images, by_rows}, {dense, {}}, plain, 1}, false, true},
-      {"64 bits", {v1::F64, {images, by_rows}, {dense, {}}, plain, 1}, false, false},
-      {"integers", {v1::I32, {images, by_rows}, {dense, {}}, plain, 1}, false, false},
-      {"two groups", {v1::F32, {images, by_rows}, {halves, {}}, plain, 2}, false, true},
-      {"channels that do not fit", {v1::F32, {images, by_rows}, {dense, {}}, plain, 2}, false, false},
-      {"depthwise, by rows", {v1::F32, {images, by_rows}, {depthwise, {}}, plain, 4}, false, false},
+      {"one group", {v1::F32, {images, row_major}, {dense, {}}, plain, 1}, true, true},
+      {"16 bits", {v1::BF16, {images, row_major}, {dense, {}}, plain, 1}, false, true},
+      {"64 bits", {v1::F64, {images, row_major}, {dense, {}}, plain, 1}, false, false},
+      {"integers", {v1::I32, {images, row_major}, {dense, {}}, plain, 1}, false, false},
+      {"two groups", {v1::F32, {images, row_major}, {halves, {}}, plain, 2}, false, true},
+      {"channels that do not fit", {v1::F32, {images, row_major}, {dense, {}}, plain, 2}, false, false},
+      {"depthwise, by rows", {v1::F32, {images, row_major}, {depthwise, {}}, plain, 4}, false, false},
       {"depthwise, channels-last",
        {v1::F32, {images, channels_last}, {depthwise, {}}, plain, 4},
        false,
        true},
-      {"dilated", {v1::F32, {images, by_rows}, {dense, {}}, dilated, 1}, false, true},
-      {"dilated, to repeat", {v1::F32, {images, by_rows}, {dense, {}}, dilated, 1}, true, false},
+      {"dilated", {v1::F32, {images, row_major}, {dense, {}}, dilated, 1}, false, true},
+      {"dilated, to repeat", {v1::F32, {images, row_major}, {dense, {}}, dilated, 1}, true, false},
   };
   for (const auto& one : kCases)
     EXPECT_EQ(GoesToCudnn(one.convolution, one.deterministic), one.goes) << one.what;
 }
 
-TEST(LiesSo, OfImagesWithoutGaps) {
-  const std::vector<int64_t> sizes = {2, 3, 4, 5}, by_rows = {60, 20, 5, 1}, channels_last = {60, 1, 15, 3},
+TEST(IsContiguous, OfImagesWithoutGaps) {
+  const std::vector<int64_t> sizes = {2, 3, 4, 5}, row_major = {60, 20, 5, 1}, channels_last = {60, 1, 15, 3},
                              gaps = {80, 20, 5, 1};
-  EXPECT_TRUE(LiesSo({sizes, by_rows}, false));
-  EXPECT_FALSE(LiesSo({sizes, by_rows}, true));
-  EXPECT_TRUE(LiesSo({sizes, channels_last}, true));
-  EXPECT_FALSE(LiesSo({sizes, channels_last}, false));
-  EXPECT_FALSE(LiesSo({sizes, gaps}, false));
+  EXPECT_TRUE(IsContiguous({sizes, row_major}, false));
+  EXPECT_FALSE(IsContiguous({sizes, row_major}, true));
+  EXPECT_TRUE(IsContiguous({sizes, channels_last}, true));
+  EXPECT_FALSE(IsContiguous({sizes, channels_last}, false));
+  EXPECT_FALSE(IsContiguous({sizes, gaps}, false));
   const std::vector<int64_t> one_image = {1, 3, 4, 5}, matrix = {4, 5}, rows = {5, 1};
-  EXPECT_TRUE(LiesSo({one_image, gaps}, false));  // of one, the stride does not matter
-  EXPECT_FALSE(LiesSo({matrix, rows}, false));
+  EXPECT_TRUE(IsContiguous({one_image, gaps}, false));  // of one, the stride does not matter
+  EXPECT_FALSE(IsContiguous({matrix, rows}, false));
 }
 
 TEST(ConvolutionOf, HasNoDescriptionWithoutAnOperand) {

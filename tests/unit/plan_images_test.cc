@@ -92,23 +92,23 @@ v1::PlanRequest RequestFor(const Net& net) {
   return request;
 }
 
-v1::PlanReply PlanFor(const Net& net, bool as_traced = false) {
+v1::PlanReply PlanFor(const Net& net, bool keep_traced_layout = false) {
   v1::PlanRequest request = RequestFor(net);
-  request.set_keep_traced_layout(as_traced);
+  request.set_keep_traced_layout(keep_traced_layout);
   const auto reply = PlanGraph(request);
   EXPECT_TRUE(reply.ok()) << reply.status();
   return reply.ok() ? *reply : v1::PlanReply();
 }
 
 TEST(PlanImages, LieAsThePlanWasAskedFor) {
-  for (const bool as_traced : {false, true}) {
-    const v1::PlanReply plan = PlanFor({}, as_traced);
+  for (const bool keep_traced_layout : {false, true}) {
+    const v1::PlanReply plan = PlanFor({}, keep_traced_layout);
     ASSERT_EQ(plan.images().measured_size(), 2);
     const v1::ImageConvolutions::Use &wide = plan.images().measured(0), &point = plan.images().measured(1);
     EXPECT_EQ(wide.calls(), 2u);
-    EXPECT_EQ(wide.tunable().convolution().channels_last(), !as_traced);
+    EXPECT_EQ(wide.tunable().convolution().channels_last(), !keep_traced_layout);
     EXPECT_EQ(point.calls(), 1u);
-    EXPECT_EQ(point.tunable().gemm().batch(), as_traced ? 2 : 1);  // of each image, or of all points
+    EXPECT_EQ(point.tunable().gemm().batch(), keep_traced_layout ? 2 : 1);  // of each image, or of all points
     EXPECT_EQ(plan.images().others(), 0u);
     EXPECT_EQ(plan.tunables_size(), 2);
   }

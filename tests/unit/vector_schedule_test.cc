@@ -162,7 +162,7 @@ v1::Kernel Transpose(bool of_sines) {
   return m.Build();
 }
 
-// 16 MiB copied, by points that lie side by side in each of their planes. Op 1 stores.
+// 16 MiB copied, by points that are contiguous in each plane. Op 1 stores.
 v1::Kernel Planes(v1::DType dtype, int64_t planes) {
   KernelBuilder m;
   const uint32_t n = m.Const(1 << 20), all = m.Const(planes << 20);

@@ -100,8 +100,8 @@ def _statistics(given: Given, source: torch.Tensor, *others: Any, **options: Any
     return result, *statistics
 
 
-def _as_images_lie(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
-    """On the CPU the normalized are channels-last or row-major, in whatever order the dimensions of `source` lie."""
+def _in_image_layout(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
+    """On the CPU the result is channels-last or row-major, whatever the layout of `source`."""
     result, *statistics = _statistics(given, source, *others, **options)
     if source.device.type == "cpu":
         result = result.contiguous(memory_format=torch._prims_common.suggest_memory_format(source))
@@ -111,16 +111,16 @@ def _as_images_lie(given: Given, source: torch.Tensor, *others: Any, **options: 
 def _batch_norm(given: Given, source: torch.Tensor, weight: Any, bias: Any, running_mean: torch.Tensor,
                 running_var: torch.Tensor, *others: Any) -> Any:
     """Running statistics keep their dtype."""
-    *results, mean, var = _as_images_lie(given, source, weight, bias, running_mean, running_var, *others)
+    *results, mean, var = _in_image_layout(given, source, weight, bias, running_mean, running_var, *others)
     return *results, mean.to(running_mean.dtype), var.to(running_var.dtype)
 
 
 def _gradients(given: Given, grad: torch.Tensor, source: torch.Tensor, *others: Any, **options: Any) -> Any:
-    """As the normalized lie."""
+    """In the layout of the normalized tensor."""
     results = given(grad, source, *others, **options)
     if isinstance(results, torch.Tensor):
-        return _as_images_lie(lambda _: (results,), source)[0]
-    return _as_images_lie(lambda _: results, source)
+        return _in_image_layout(lambda _: (results,), source)[0]
+    return _in_image_layout(lambda _: results, source)
 
 
 def _group_norm_gradients(given: Given, grad: torch.Tensor, source: torch.Tensor, *others: Any) -> Any:
@@ -176,7 +176,7 @@ def _masked_select(given: Given, source: torch.Tensor, mask: torch.Tensor) -> An
 
 
 def _huber_loss(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
-    return _lies_as(0)(functools.partial(_loss, given), source, *others, **options)
+    return _in_layout_of(0)(functools.partial(_loss, given), source, *others, **options)
 
 
 def _loss(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
@@ -257,7 +257,7 @@ def _iterated(first: int, second: int, *third: int) -> Callable[..., Any]:
     return declare
 
 
-def _lies_as(position: int) -> Callable[..., Any]:
+def _in_layout_of(position: int) -> Callable[..., Any]:
     """In the layout of the operand at this position, where it has its sizes: a mean or a sum has not."""
 
     def declare(given: Given, *args: Any, **options: Any) -> Any:
@@ -346,9 +346,9 @@ _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.elu_backward.default: _iterated(0, 5),
     **dict.fromkeys((aten.threshold_backward.default, aten.leaky_relu_backward.default), _iterated(1, 0)),
     aten._prelu_kernel_backward.default: _iterated(1, 2, 0),
-    **dict.fromkeys((aten.binary_cross_entropy.default, aten.log_sigmoid_backward.default), _lies_as(0)),
-    aten.binary_cross_entropy_backward.default: _lies_as(1),
-    aten.soft_margin_loss_backward.default: _lies_as(2),
+    **dict.fromkeys((aten.binary_cross_entropy.default, aten.log_sigmoid_backward.default), _in_layout_of(0)),
+    aten.binary_cross_entropy_backward.default: _in_layout_of(1),
+    aten.soft_margin_loss_backward.default: _in_layout_of(2),
     **dict.fromkeys((aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default,
                      aten.huber_loss_backward.default, aten.glu_backward.default, aten.log_sigmoid_forward.default,
                      aten._log_softmax_backward_data.default, aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar,
@@ -378,7 +378,7 @@ _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.native_group_norm_backward.default: _group_norm_gradients,
     **dict.fromkeys((aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
                      aten._native_batch_norm_legit.no_stats, aten._native_batch_norm_legit_no_training.default,
-                     aten._batch_norm_with_update.default, aten._batch_norm_no_update.default), _as_images_lie),
+                     aten._batch_norm_with_update.default, aten._batch_norm_no_update.default), _in_image_layout),
     **dict.fromkeys((aten.native_batch_norm_backward.default, aten.batch_norm_backward.default,
                      aten.reflection_pad2d_backward.default, aten.replication_pad2d_backward.default), _gradients),
     aten.native_dropout_backward.default: _dropout_gradients,
