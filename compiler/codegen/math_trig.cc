@@ -284,8 +284,8 @@ V formulas::Atan2(MathBuilder& m, V y, V x) {
   c = m.Sel(both_infinite, m.C(1.0), m.Mul(c, scale));
   V angle = AtanOfQuotient(m, a, c);
   V negative = m.b.CreateICmpSLT(m.Bits(x), m.I(0));
-  V turned = m.Sub(m.C(2 * kPiOver2), m.Sub(angle, m.C(2 * kPiOver2Low)));
-  V result = m.CopySign(m.Sel(negative, turned, angle), y);
+  V reflected = m.Sub(m.C(2 * kPiOver2), m.Sub(angle, m.C(2 * kPiOver2Low)));
+  V result = m.CopySign(m.Sel(negative, reflected, angle), y);
   return m.Sel(m.Or(m.IsNan(x), m.IsNan(y)), m.NaN(), result);
 }
 

@@ -28,7 +28,7 @@ class OnednnGemms {
         continue;
       }
       GraphBuilder b(graph_, &nodes, node.origin);
-      const ValueId weight = Turned(b, gemm->b, before);
+      const ValueId weight = Transposed(b, gemm->b, before);
       KILN_RETURN_IF_ERROR(b.status());
       node.args = GemmArguments({.a = gemm->a, .b = weight, .c = gemm->c});
       SetOnednn(node);
@@ -39,10 +39,10 @@ class OnednnGemms {
   }
 
  private:
-  // The matrix with a row for each column of `matrix`, as oneDNN wants it: most are turned in the graph.
-  ValueId Turned(GraphBuilder& b, ValueId matrix, const std::vector<GraphNode>& before) const {
+  // `matrix` transposed, as oneDNN reads weights: the graph has most of them so, before a permute.
+  ValueId Transposed(GraphBuilder& b, ValueId matrix, const std::vector<GraphNode>& before) const {
     const int32_t producer = producers_[matrix];
-    // Of two dimensions, so it is turned.
+    // A permutation of two dimensions transposes.
     if (producer >= 0 && before[producer].target == Op::kPermute &&
         graph_.type(TensorOf(before[producer], "self")).rank() == 2) {
       return TensorOf(before[producer], "self");

@@ -74,12 +74,12 @@ class GemmPadder {
                   b.Dense(graph_.type(gemm.d).dtype, {left.size(0), right.size(1)}));
   }
 
-  // With so many rows and columns of zeros more. A matrix that several gemms read, also turned, is padded
+  // Appends `rows` and `columns` of zeros. A matrix that several gemms read, transposed or not, is padded
   // once.
   Value Padded(GraphBuilder& b, ValueId id, int64_t rows, int64_t columns) {
     if (rows + columns == 0) return b.Use(id);
     const int32_t producer = id < producers_.size() ? producers_[id] : -1;
-    if (producer >= 0 && before_[producer].target == Op::kPermute) {  // of two: it turns the matrix
+    if (producer >= 0 && before_[producer].target == Op::kPermute) {  // of two dimensions: a transpose
       return Transpose(Padded(b, TensorOf(before_[producer], "self"), columns, rows), 0, 1);
     }
     ValueId& known = padded_.try_emplace({id, rows, columns}, kNoValue).first->second;

@@ -1,7 +1,7 @@
 // What memory gives to nothing but reads and writes, for each mix of them that a kernel of kernels.py has:
 // the roofs that kernels are held against. Reads are added up, so that none is left out. Each thread has a
 // contiguous part of every buffer and walks it front to back (`enum Way`): in one stream, or as four parts
-// side by side, so that more reads are under way wherever a page ends; or it asks ahead for what it reads, so
+// side by side, so that more reads are in flight wherever a page ends; or it asks ahead for what it reads, so
 // that the next page is found in time. What is written goes past the cache, as nobody reads it soon; what is
 // read and written goes back to where it was.
 //

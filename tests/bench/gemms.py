@@ -1,7 +1,7 @@
 """Gemms of float32 on this CPU: ATen's library (MKL) and oneDNN, in turn; prints a Markdown table.
 
 That is what compiler/passes/gemm_to_onednn goes by: oneDNN is taken on CPUs with AVX-512 that are not Intel's, from
-the sizes on where it wins. Gflop/s, medians; `turned`: the weights lie as a linear layer has them (a row for each
+the sizes on where it wins. Gflop/s, medians; `transposed`: weights as a linear layer has them (a row for each
 column of the gemm).
 
   tests/bench/gemms.py [--rounds 15] [--rows 2,16,64,512,2048]
@@ -36,16 +36,16 @@ def main() -> None:
     if not torch.backends.mkldnn.is_available():
         parser.error("this torch has no oneDNN")
     linear = torch.ops.mkldnn._linear_pointwise
-    print("| rows | summed | columns | MKL, turned | oneDNN, turned | ÷ | MKL | oneDNN | ÷ "
+    print("| rows | summed | columns | MKL, transposed | oneDNN, transposed | ÷ | MKL | oneDNN | ÷ "
           "|\n|---|---|---|---|---|---|---|---|---|")
     with torch.no_grad():
         for summed, columns in MATRICES:
             for rows in map(int, arguments.rows.split(",")):
-                left, turned, result = torch.randn(rows, summed), torch.randn(columns, summed), torch.empty(rows,
+                left, transposed, result = torch.randn(rows, summed), torch.randn(columns, summed), torch.empty(rows,
                                                                                                             columns)
-                right, bias = turned.t().contiguous(), torch.randn(columns)
-                calls = (lambda: torch.addmm(bias, left, turned.t(), out=result),
-                         lambda: linear(left, turned, bias, "none", [], ""),
+                right, bias = transposed.t().contiguous(), torch.randn(columns)
+                calls = (lambda: torch.addmm(bias, left, transposed.t(), out=result),
+                         lambda: linear(left, transposed, bias, "none", [], ""),
                          lambda: torch.mm(left, right, out=result),
                          lambda: linear(left, right.t(), None, "none", [], ""))
                 rate = rates(calls, 2e-9 * rows * summed * columns, arguments.rounds)

@@ -129,7 +129,7 @@ def add_copy(program: Program, rng: random.Random, operand: int) -> int | None:
         ("contiguous", lambda x: x.contiguous()), ("reshape", lambda x: x.reshape(-1)),
         ("rows", lambda x: x.reshape(2, -1)), ("cat", lambda x: torch.cat([x])), ("to", lambda x: x.to(x.dtype)),
         ("copied to", lambda x: x.to(x.dtype, copy=True)), ("flip", lambda x: x.flip(0)),
-        ("turned", lambda x: x.t().contiguous()), ("zeros", torch.zeros_like), ("sum", lambda x: x.sum(0)),
+        ("transposed", lambda x: x.t().contiguous()), ("zeros", torch.zeros_like), ("sum", lambda x: x.sum(0)),
         ("repeat", lambda x: x.repeat(*[1] * x.dim())), ("relu", torch.relu), ("same", lambda x: x)]
     name, function = rng.choice(steps)
     return program.add(name, function, operand)

@@ -71,7 +71,7 @@ _SUMS: dict[str, tuple[Callable[..., torch.Tensor], Callable[[random.Random], li
     "all": (lambda x: x.sum(), lambda r: [(r.randrange(20, 300), r.randrange(5, 300))]),
     "channels": (lambda x: x.sum((0, 2)), lambda r: [(r.randrange(2, 80), 5, r.randrange(1, 400))]),
     "every other": (lambda x: x[:, ::2].sum(1), lambda r: [(7, r.randrange(1000, 20000))]),
-    "turned": (lambda x: x.t().sum(1), lambda r: [(r.randrange(500, 5000), r.randrange(2, 40))]),
+    "transposed": (lambda x: x.t().sum(1), lambda r: [(r.randrange(500, 5000), r.randrange(2, 40))]),
     "broadcast product": (lambda x, w: (x * w).sum(),
                           lambda r: (lambda n: [(r.randrange(500, 2000), n), (n,)])(r.randrange(9, 40))),
     "its columns": (lambda x, w: (x * w).sum((0, 2)),

@@ -52,10 +52,10 @@ def test_outputs_alias_inputs() -> None:
         return x.view(-1), x[0], x.t(), x
 
     x = torch.randn(3, 4)
-    flat, row, turned, same = torch.compile(f, backend="kiln")(x)
+    flat, row, transposed, same = torch.compile(f, backend="kiln")(x)
     assert same is x
     x.fill_(5)
-    assert flat.eq(5).all() and row.eq(5).all() and turned.eq(5).all()
+    assert flat.eq(5).all() and row.eq(5).all() and transposed.eq(5).all()
 
 
 def test_a_view_of_an_input_that_leaves_in_training() -> None:

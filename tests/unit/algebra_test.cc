@@ -17,10 +17,10 @@ TEST(Algebra, DoubleTransposesAndOnesVanish) {
   Maker m;
   ValueId x = m.Input({4, 8});
   ValueId one = m.Node("aten.mul.Tensor", {{"self", T(x)}, {"other", m.Int(1)}}, m.Type({4, 8}));
-  TensorType turned = m.Type({8, 4});
-  std::swap(turned.strides[0], turned.strides[1]);
-  turned.strides = {m.graph.exprs.Const(1), m.graph.exprs.Const(8)};
-  ValueId t = m.Node("aten.permute.default", {{"self", T(one)}, {"dims", m.Ints({1, 0})}}, turned);
+  TensorType transposed = m.Type({8, 4});
+  std::swap(transposed.strides[0], transposed.strides[1]);
+  transposed.strides = {m.graph.exprs.Const(1), m.graph.exprs.Const(8)};
+  ValueId t = m.Node("aten.permute.default", {{"self", T(one)}, {"dims", m.Ints({1, 0})}}, transposed);
   ValueId back = m.Node("aten.permute.default", {{"self", T(t)}, {"dims", m.Ints({1, 0})}}, m.Type({4, 8}));
   m.Output(m.Node("aten.exp.default", {{"self", T(back)}}, m.Type({4, 8})));
   ASSERT_TRUE(SimplifyAlgebra(m.graph).ok());

@@ -26,7 +26,7 @@ TEST(Choose, AnotherLibraryForAGemm) {
   struct Case {
     const char* what;
     int64_t rows = 64;
-    bool onednn = true, unused = true, scaled = false, turned = false;
+    bool onednn = true, unused = true, scaled = false, transposed = false;
     v1::DType dtype = v1::F32;
     v1::DeviceType device = v1::CPU;
   };
@@ -38,7 +38,7 @@ TEST(Choose, AnotherLibraryForAGemm) {
     Maker m;
     const ValueId a = m.Input({c.rows, 512}, c.dtype), b = m.Input({512, 512}, c.dtype),
                   bias = m.Input({512}, c.dtype);
-    if (c.turned) m.graph.values[a].strides = {m.graph.exprs.Const(1), m.graph.exprs.Const(c.rows)};
+    if (c.transposed) m.graph.values[a].strides = {m.graph.exprs.Const(1), m.graph.exprs.Const(c.rows)};
     GraphBuilder::Args args = GemmArguments({.a = a, .b = b, .c = bias});
     if (c.scaled) args.emplace_back("alpha", FloatArg{2});
     m.Node("kiln.gemm.default", args, m.Type({c.rows, 512}, c.dtype));

@@ -18,30 +18,30 @@
 namespace kiln {
 namespace {
 
-// x w (+ b), w as it lies or a turned view of memory.
+// x w (+ b), w as it is in memory or transposed.
 struct GemmMaker : Maker {
   v1::DType dtype = v1::F32;
   v1::DeviceType device = v1::CPU;
   int64_t rows = 64, summed = 512, columns = 512;
-  bool biased = true, turned_left = false, turned_right = false;
+  bool biased = true, transposed_left = false, transposed_right = false;
   bool any_rows = false, rows_squared = false, any_sum = false;
   std::vector<int64_t> bias_sizes = {512};
   Args more;  // arguments of the gemm
   ValueId x, w, b;
 
-  ValueId Turned(ValueId matrix) {
+  ValueId Transposed(ValueId matrix) {
     TensorType type = graph.type(matrix);
     std::swap(type.sizes[0], type.sizes[1]);
     std::swap(type.strides[0], type.strides[1]);
     return Node("aten.permute.default", {{"self", T(matrix)}, {"dims", Ints({1, 0})}}, type);
   }
-  ValueId Matrix(int64_t height, int64_t width, bool turned) {
-    if (!turned) return Input({height, width}, dtype);
-    return Turned(Input({width, height}, dtype));
+  ValueId Matrix(int64_t height, int64_t width, bool transposed) {
+    if (!transposed) return Input({height, width}, dtype);
+    return Transposed(Input({width, height}, dtype));
   }
   void Make() {
-    x = Matrix(rows, summed, turned_left);
-    w = Matrix(summed, columns, turned_right);
+    x = Matrix(rows, summed, transposed_left);
+    w = Matrix(summed, columns, transposed_right);
     b = Input(bias_sizes, dtype);
     if (any_rows) graph.values[x].sizes[0] = graph.exprs.Symbol(0, {2, 1 << 20});
     if (rows_squared)
@@ -77,12 +77,12 @@ struct GemmMaker : Maker {
   }
 };
 
-TEST(GemmToOnednn, TakesTheMatrixTurned) {
+TEST(GemmToOnednn, TakesTheMatrixTransposed) {
   for (bool biased : {false, true}) {
-    for (bool turned : {false, true}) {
+    for (bool transposed : {false, true}) {
       GemmMaker m;
       m.biased = biased;
-      m.turned_right = turned;
+      m.transposed_right = transposed;
       m.Make();
       const GraphNode* made = m.Run();
       ASSERT_NE(made, nullptr) << m.graph.ToString();
@@ -91,9 +91,9 @@ TEST(GemmToOnednn, TakesTheMatrixTurned) {
       const TensorType& type = m.graph.type(weight);
       EXPECT_EQ(m.graph.exprs.AsConst(type.sizes[0]), m.columns);
       EXPECT_EQ(m.graph.exprs.AsConst(type.sizes[1]), m.summed);
-      // What was turned is not turned twice.
-      EXPECT_EQ(weight == m.graph.inputs[1].value, turned);
-      EXPECT_EQ(m.graph.nodes.size(), turned ? 1u : 2u) << m.graph.ToString();
+      // What was transposed is not transposed twice.
+      EXPECT_EQ(weight == m.graph.inputs[1].value, transposed);
+      EXPECT_EQ(m.graph.nodes.size(), transposed ? 1u : 2u) << m.graph.ToString();
       EXPECT_EQ(TensorOf(*made, "c") != kNoValue, biased);
     }
   }
@@ -106,7 +106,7 @@ TEST(GemmToOnednn, LeavesWhatItShould) {
       {"a GPU's", [](GemmMaker& m) { m.device = v1::CUDA; }},
       {"F64", [](GemmMaker& m) { m.dtype = v1::F64; }},
       {"BF16", [](GemmMaker& m) { m.dtype = v1::BF16; }},
-      {"rows that are columns", [](GemmMaker& m) { m.turned_left = true; }},
+      {"rows that are columns", [](GemmMaker& m) { m.transposed_left = true; }},
       {"control: enough work", [](GemmMaker& m) { m.rows = 12; }},
       {"little work", [](GemmMaker& m) { m.rows = 11; }},
       {"control: the weights suffice for 256 rows", [](GemmMaker& m) { m.any_rows = true, m.summed = 24; }},

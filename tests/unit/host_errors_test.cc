@@ -125,19 +125,19 @@ class HostErrorsTest : public RuntimeTest {
   void MakeProgram() {
     ProgramMaker maker;
     const uint32_t x = maker.Input({kRows, kColumns}, /*written=*/true);
-    const uint32_t doubled = maker.Owned({kRows, kColumns}), turned = maker.Owned({kRows, kColumns});
+    const uint32_t doubled = maker.Owned({kRows, kColumns}), transposed = maker.Owned({kRows, kColumns});
     const uint32_t again = maker.Owned({kRows, kColumns}), last = maker.Owned({kRows, kColumns});
     const uint32_t seeds = maker.Owned({3});
     maker.program().mutable_buffers(static_cast<int>(seeds))->set_dtype(v1::I64);
     Double(maker, x, x);
     maker.Alloc(doubled);
     Double(maker, x, doubled);
-    maker.Call("test.transposed.default", doubled, turned, false);
+    maker.Call("test.transposed.default", doubled, transposed, false);
     v1::Step::Seeds* draw = maker.program().add_steps()->mutable_seeds();
     draw->set_buffer(seeds);
     draw->set_count(3);
-    maker.Copy(turned, again);
-    maker.Free(turned);
+    maker.Copy(transposed, again);
+    maker.Free(transposed);
     maker.Alloc(last, again);
     Double(maker, doubled, last);
     maker.Output(maker.View(last, {kColumns}, {1}, kColumns));

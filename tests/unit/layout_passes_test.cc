@@ -81,10 +81,10 @@ TEST(ChannelsLast, LeavesWhatIsReadByStorage) {
       Images m;
       const ValueId first = m.Convolve(m.Input({2, 8, 5, 7})), second = m.Relu(first),
                     beside = m.Relu(second);
-      const ValueId turned =
+      const ValueId transposed =
           m.Node("aten.permute.default", {{"self", T(second)}, {"dims", m.Ints({3, 2, 1, 0})}},
                  m.Type({7, 5, 8, 2}));
-      m.Output(m.Relu(m.Node(reader, {{"self", T(turned)}}, m.Type({7, 5, 8, 2}))));
+      m.Output(m.Relu(m.Node(reader, {{"self", T(transposed)}}, m.Type({7, 5, 8, 2}))));
       m.Output(m.Relu(m.Convolve(beside)));
       m.Run(device);
       EXPECT_TRUE(m.ChannelsLast(first));
@@ -399,7 +399,7 @@ struct Gemms : Maker {
   explicit Gemms(v1::DType type = v1::BF16, v1::DeviceType where = v1::CUDA) : dtype(type), device(where) {}
 
   ValueId Matrix(int64_t rows, int64_t columns) { return Input({rows, columns}, dtype); }
-  ValueId Turned(ValueId x) {
+  ValueId Transposed(ValueId x) {
     TensorType type = graph.type(x);
     std::swap(type.sizes[0], type.sizes[1]);
     std::swap(type.strides[0], type.strides[1]);
@@ -433,7 +433,7 @@ TEST(PadGemmRows, PadsTheWeightAndCutsTheResult) {
   for (bool biased : {false, true}) {
     Gemms m;
     const ValueId x = m.Matrix(2048, 1024), weight = m.Matrix(1003, 1024);
-    m.Output(m.Multiply(x, m.Turned(weight), biased ? m.Input({1003}, v1::BF16) : kNoValue));
+    m.Output(m.Multiply(x, m.Transposed(weight), biased ? m.Input({1003}, v1::BF16) : kNoValue));
     EXPECT_EQ(m.Align(), biased ? "permute constant_pad_nd permute constant_pad_nd gemm slice "
                                 : "permute constant_pad_nd permute gemm slice ");
     EXPECT_EQ(m.Columns(0), 1003);
@@ -444,7 +444,7 @@ TEST(PadGemmRows, PadsTheWeightAndCutsTheResult) {
 TEST(PadGemmRows, PadsOnceWhatTwoGemmsRead) {
   Gemms m;
   const ValueId gradient = m.Matrix(2048, 1003), x = m.Matrix(2048, 1024), weight = m.Matrix(1003, 1024);
-  m.Output(m.Multiply(m.Turned(gradient), x));
+  m.Output(m.Multiply(m.Transposed(gradient), x));
   m.Output(m.Multiply(gradient, weight));
   EXPECT_EQ(m.Align(), "permute constant_pad_nd permute gemm slice constant_pad_nd gemm ");
 }

@@ -29,11 +29,12 @@ struct Layers : Maker {
   TensorType Of(const std::vector<int64_t>& sizes) { return Type(sizes); }
 
   void Make(v1::DeviceType device) {
-    const ValueId x = Input({64, 512}), w = Input({512, 512}), row = Input({512}), turned = Input({512, 512});
+    const ValueId x = Input({64, 512}), w = Input({512, 512}), row = Input({512}),
+                  transposed = Input({512, 512});
     Output(Node("aten.mm.default", {{"self", T(x)}, {"mat2", T(w)}}, Of({64, 512})));
     Output(Node("aten.addmm.default",
                 {{"self", T(row)}, {"mat1", T(x)}, {"mat2", T(w)}, {"beta", FloatArg{2}}}, Of({64, 512})));
-    Output(Node("aten.linear.default", {{"input", T(x)}, {"weight", T(turned)}, {"bias", T(row)}},
+    Output(Node("aten.linear.default", {{"input", T(x)}, {"weight", T(transposed)}, {"bias", T(row)}},
                 Of({64, 512})));
     const ValueId many = Input({3, 8, 16}), others = Input({3, 16, 4}), sum = Input({3, 8, 4});
     Output(Node("aten.bmm.default", {{"self", T(many)}, {"mat2", T(others)}}, Of({3, 8, 4})));

@@ -103,9 +103,8 @@ TEST(LowerIndex, PaddingsOfOneTensorKeepTheirFillings) {
   EXPECT_EQ(Values<float>(result.outputs[1]), (std::vector<float>{1, 1, 1, 7, 7, 1, 1, 1, 7, 7}));
 }
 
-// An image channels-last that a convolution reads stays one behind its padding: what is stored is not turned
-// round.
-TEST(LowerIndex, PaddedImagesLieAsDeclared) {
+// A channels-last image that a convolution reads stays channels-last when it is padded: it is not transposed.
+TEST(LowerIndex, PaddedImagesKeepTheDeclaredLayout) {
   GraphMaker maker;
   const auto channels_last = [&](ValueId image) {
     TensorType& type = maker.graph.values[image];

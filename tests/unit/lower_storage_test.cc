@@ -29,15 +29,15 @@ ValueId AsStrided(GraphMaker& maker, ValueId self, const Window& window) {
                       Strided(maker, window.sizes, window.strides));
 }
 
-// Rows 1 and 2 of 2 x, turned; x is 4 × 3 and counts from 0.
+// Rows 1 and 2 of 2 x, transposed; x is 4 × 3 and counts from 0.
 struct Rows : GraphMaker {
   ValueId x = Input(v1::F32, {4, 3});
   ValueId twice = Node("aten.add.Tensor", {{"self", T(x)}, {"other", T(x)}}, v1::F32, {4, 3});
   ValueId rows =
       Node("aten.slice.Tensor", {{"self", T(twice)}, {"dim", Int(0)}, {"start", Int(1)}, {"end", Int(3)}},
            v1::F32, {2, 3});
-  ValueId turned = NodeOf("aten.permute.default", {{"self", T(rows)}, {"dims", Ints({1, 0})}},
-                          Strided(*this, {3, 2}, {1, 3}));
+  ValueId transposed = NodeOf("aten.permute.default", {{"self", T(rows)}, {"dims", Ints({1, 0})}},
+                              Strided(*this, {3, 2}, {1, 3}));
 
   std::vector<float> Result() {
     const LoopEvalResult result = Eval(Lower(*this), {Bytes<float>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})});
@@ -54,14 +54,14 @@ TEST(LowerStorage, WindowsSeeTheMemoryThatTheArgumentViews) {
                                                           {{{3}, {2}}, {6, 10, 14}},
                                                           {{{2}, {0}, 11}, {22, 22}}}) {
     Rows m;
-    m.Output(AsStrided(m, m.turned, window));
+    m.Output(AsStrided(m, m.transposed, window));
     EXPECT_EQ(m.Result(), seen);
   }
 }
 
 TEST(LowerStorage, WindowsPastTheMemoryAreRefused) {
   Rows m;
-  m.Output(AsStrided(m, m.turned, {{4}, {3}, 3}));
+  m.Output(AsStrided(m, m.transposed, {{4}, {3}, 3}));
   EXPECT_EQ(LowerGraph(m.graph, {}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
@@ -80,7 +80,7 @@ TEST(LowerStorage, ScattersIntoACopyOfTheMemory) {
   const Window window{{2}, {4}, 4};
   const ValueId source =
       m.Node("aten.full.default", {{"size", m.Ints({2})}, {"fill_value", FloatArg{-1}}}, v1::F32, {2});
-  GraphMaker::Args args = Arguments(m, m.turned, window);
+  GraphMaker::Args args = Arguments(m, m.transposed, window);
   args.emplace_back("src", T(source));
   const ValueId scattered = m.NodeOf("aten.as_strided_scatter.default", args, Strided(m, {3, 2}, {1, 3}));
   m.Output(scattered);
@@ -97,11 +97,11 @@ TEST(LowerStorage, ResultsShareMemoryAsViewsDo) {
     GraphMaker m;
     const ValueId zeros =
         m.Node("aten.full.default", {{"size", m.Ints({4, 3})}, {"fill_value", FloatArg{0}}}, v1::F32, {4, 3});
-    const ValueId turned = m.NodeOf("aten.permute.default", {{"self", T(zeros)}, {"dims", m.Ints({1, 0})}},
-                                    Strided(m, {3, 4}, {1, 3}));
+    const ValueId transposed = m.NodeOf(
+        "aten.permute.default", {{"self", T(zeros)}, {"dims", m.Ints({1, 0})}}, Strided(m, {3, 4}, {1, 3}));
     const ValueId flat =
         m.Node("aten.view.default", {{"self", T(zeros)}, {"size", m.Ints({12})}}, v1::F32, {12});
-    for (const ValueId value : {view_first ? turned : zeros, flat}) m.Output(value);
+    for (const ValueId value : {view_first ? transposed : zeros, flat}) m.Output(value);
     const LoopGraph graph = Lower(m);
     EXPECT_EQ(graph.outputs[0].view.buffer, graph.outputs[1].view.buffer);
   }
