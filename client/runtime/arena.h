@@ -1,9 +1,8 @@
-// Places of a call's temporaries in one block of memory.
+// Offsets of a call's temporaries in one arena.
 //
-// Blocks of their own, allocated and freed one by one, leave holes between what outlives the call (results,
-// saved tensors) that the allocator cannot fill: aligned requests do not fit where one of the same size was
-// freed. On a GPU each allocation costs the CPU more than the launch it is for has to itself. Deterministic.
-// Threads: any.
+// Temporaries that are allocated one by one fragment the heap between results and saved tensors, which
+// outlive the call: an aligned request does not fit where one of its size was freed. On a GPU an allocation
+// costs the CPU more than the launch it is for. Deterministic. Threads: any.
 #pragma once
 
 #include <cstddef>
@@ -30,13 +29,13 @@ struct Arena {
   int64_t bytes = 0;
 };
 
-// No two temporaries that are there at one step overlap. Large ones are placed first, each as low as it can
-// lie.
+// Temporaries that are live at the same step don't overlap. Greedy by size: the largest first, each at its
+// lowest free offset.
 Arena PlaceInArena(absl::Span<const Lifetime> temporaries, int64_t alignment = kArenaAlignment);
 
-// The same, but for those without which the arena would be smaller by half of their own size or more, if they
-// are so large that malloc maps them by themselves: these are there for a few steps of a call, all of which
-// an arena that holds them outlives, and leave no holes when they are freed.
+// The same without those temporaries that malloc maps one by one and that cost the arena half of their own
+// size or more: they live for a few steps, where the arena lives for the whole call, and leave no holes when
+// they are freed.
 Arena PlaceInSmallArena(absl::Span<const Lifetime> temporaries, int64_t alignment = kArenaAlignment);
 
 // What a program allocates: a temporary, or what outlives the call from `life.first` on.
@@ -45,9 +44,9 @@ struct Held {
   bool temporary = true;
 };
 
-// An arena is there from a call's first step to its last, so in training it lies beside all that is saved.
-// Returns the largest size of temporaries for which an arena raises what is held at most by no more than an
-// eighth, and that within the bounds below; none above `bytes_max`, 0 for no arena.
+// An arena lives for the whole call, so in training it adds to the saved tensors. Returns the largest
+// temporaries for which it raises the peak by at most an eighth, within the bounds below: no more than
+// `bytes_max`, 0 for no arena.
 inline constexpr int64_t kArenaExtraBytesMin = int64_t{64} << 10;  // of a program that holds little
 inline constexpr int64_t kArenaExtraBytes = int64_t{1} << 20;
 int64_t LargestInArena(absl::Span<const Held> buffers, int64_t bytes_max, int64_t alignment);

@@ -1,4 +1,4 @@
-// Where a program's temporaries lie in the arena of a call.
+// Offsets of a program's temporaries in a call's arena.
 //
 // What is known when the program is loaded are lifetimes, and sizes as expressions. Fixed sizes are placed
 // once; others once a set of values of the symbols that they depend on: the placements used last are kept, so

@@ -7,8 +7,8 @@
 // call_frame_inputs.cc binds and checks what the caller gave, call_frame_calls.cc makes library calls,
 // call_frame.cc does the rest. What runs for each operand of each step is here, to be inlined.
 //
-// Ownership: it takes over the references in `inputs` at once, and gives back what is not in `outputs` when
-// it ends. The program outlives it. Threads: one. Errors: Program::Run's.
+// Ownership: it takes over the references in `inputs` at once, and releases at its end what is not in
+// `outputs`. The program outlives it. Threads: one. Errors: Program::Run's.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ class CallFrame {
 
   absl::Status Bind(absl::Span<const Value> inputs);
   absl::Status Execute();
-  // What the steps stored to copies of inputs belongs into the inputs. Not reached when a step fails.
+  // Copies what the steps stored to copies of inputs back to the inputs. Not reached when a step fails.
   absl::Status CopyBack();
   absl::Status Finish(std::vector<Value>& outputs);
 
@@ -116,7 +116,7 @@ class CallFrame {
   }
 
   // ---- what is recorded
-  // What is recorded now waits for all before it; of a call that is not recorded nothing.
+  // Where the call is recorded, all that follows depends on all before it; else nothing happens.
   absl::Status Fence() { return order_ == nullptr ? absl::OkStatus() : order_->Fence(); }
 
   // ---- call_frame_inputs.cc

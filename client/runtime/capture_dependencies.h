@@ -1,9 +1,9 @@
 // The order of steps that are recorded into a CUDA graph.
 //
-// What a stream that is captured gets one after the other would also run one after the other. Here a step
-// says which memory it touches, and its nodes wait only for the steps that wrote what it reads or touched
-// what it writes: gemms of one input run side by side, and weights change their layout while others
-// compute. At batch 1 no kernel fills the device.
+// A captured stream is a chain: each node depends on the one before. Here a step declares the memory that it
+// reads and writes, and its nodes depend only on the steps that wrote what it reads or accessed what it
+// writes: independent gemms run concurrently, and weights are transposed beside other work. It pays at batch
+// 1, where no kernel fills the device.
 //
 //   order.Begin(ranges);   // before the step's nodes; ranges that are learnt later: Touch
 //   …                      // the step's work goes to the stream
@@ -13,9 +13,8 @@
 // step that touches kAloneBytes and more fills the device and is fenced too. The destructor fences, so that
 // what follows on the stream waits for everything.
 //
-// Ownership: the capture is borrowed. Threads: one, the one that records. Errors: INTERNAL when the driver
-// takes the nodes that have to be waited for no more; where it only does not tell nodes, the rest runs in a
-// row.
+// Ownership: the capture is borrowed. Threads: one, the one that records. Errors: INTERNAL where the driver
+// refuses the dependencies; where it does not report a step's nodes, the remaining steps form a chain.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +28,8 @@
 
 namespace kiln::runtime {
 
-// The stream's own list of the nodes that the next one waits for. Each function says whether it was done.
+// The capturing stream's dependency set: the nodes that its next node depends on. Functions return false on
+// failure.
 class Capture {
  public:
   using Node = void*;

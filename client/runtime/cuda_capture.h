@@ -1,4 +1,4 @@
-// What the next node of a stream that is captured into a CUDA graph waits for, by the driver.
+// The dependency set of a stream that is captured into a CUDA graph, by the driver.
 //
 // Ownership: the stream is borrowed. Threads: one, the one that captures. Errors: as Capture says.
 #pragma once
@@ -14,7 +14,7 @@ namespace kiln::runtime {
 
 class CudaCapture : public Capture {
  public:
-  // nullptr where the driver is too old to tell.
+  // nullptr where the driver is too old for it.
   static std::unique_ptr<Capture> Of(const CudaDriver& driver, void* stream);
 
   bool Get(std::vector<Node>& nodes) override;

@@ -46,8 +46,8 @@ struct CudaDriver {
 
 const absl::StatusOr<CudaDriver>& TheCudaDriver();
 
-// Makes the device's primary context, which is torch's, current on this thread. torch does so only at its own
-// first call of the runtime there, and work of ours may come first.
+// Makes the device's primary context, which torch uses too, current on this thread: torch itself does so only
+// at its first CUDA call there.
 absl::Status UseCudaContext(const CudaDriver& driver, int32_t device);
 
 }  // namespace kiln::runtime

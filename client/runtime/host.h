@@ -1,11 +1,10 @@
 // What the runtime asks of the process it lives in: tensors, memory, threads and library calls.
 //
-// A `Tensor` is an opaque handle to a tensor of the host. A function that returns one gives the
-// caller a reference of its own, to be given back with `Release`; arguments are borrowed.
-// Threads: every function may be called from many threads at once, without Python's lock.
-// Errors: every function but those of the number of threads tells when the host refuses. The status is the
-// host's own error: when that is a pending Python exception it has the payload kPythonErrorPayload. Nothing
-// is launched after it. What Release can't free is told by the next Begin.
+// A `Tensor` is an opaque handle to a tensor of the host. A function that returns one returns an owned
+// reference, which the caller ends with `Release`; arguments are borrowed. Threads: every function may be
+// called from many threads at once, without Python's lock. Errors: the host's own; a pending Python exception
+// is marked by the payload kPythonErrorPayload. After an error nothing more is launched. Release reports no
+// error: the next Begin does.
 #pragma once
 
 #include <array>
@@ -30,7 +29,7 @@ namespace kiln::runtime {
 using Tensor = void*;
 
 inline constexpr char kPythonErrorPayload[] = "kiln/python-error";
-// Of a status that says that a library call gave something else than the graph declares.
+// Marks the status of a library call whose result contradicts the type that the graph declares.
 inline constexpr char kContradictionPayload[] = "kiln/contradiction";
 
 // A tensor by its memory alone. Borrowed.
@@ -76,16 +75,16 @@ struct MemoryResults {
 class TunedConvolutions;
 class TunedGemms;
 
-// Where the kernels of one call run: the device and the stream that were current when it began. While it
-// runs, the device's context is current on its thread: what launches there need not see to that.
+// Where the kernels of one call run: the device and the stream that were current when it began. The device's
+// CUDA context stays current on the call's thread, so a launch need not set it.
 struct CallContext {
   int32_t device = -1;  // of a GPU; -1 is the CPU
   void* stream = nullptr;
   bool recorded = false;              // into a CUDA graph: what the launches cost now is paid once
   const TunedGemms* tuned = nullptr;  // measured algorithms, where the program brings some; borrowed
   const TunedConvolutions* tuned_convolutions = nullptr;  // likewise
-  // Memory that each library call may overwrite, kept from one to the next; the caller releases it. Calls
-  // that are recorded take turns, so that some can run at a time.
+  // Workspaces that library calls reuse (scratch.h); the call's end releases them. Calls that are recorded
+  // rotate over all of them, so that some may run at once.
   struct Kept {
     Tensor tensor = nullptr;
     size_t bytes = 0;
@@ -100,13 +99,13 @@ struct CallContext {
   bool on_gpu() const { return device >= 0; }
 };
 
-// A library call of one step of a program that needs no handles, which are expensive to make. It remembers
-// what it found out when it last ran, so only one thread at a time runs it.
+// A library call of one step of a program by addresses alone, since tensor handles are expensive to make. It
+// caches what it derived from its last run's arguments, so only one thread at a time may run it.
 class MemoryCall {
  public:
   virtual ~MemoryCall() = default;
-  // Whether the call is done, of tensor arguments that have `memory` and no `tensor`. What is not done has
-  // made no result, and has to be called with handles.
+  // Tensor arguments have `memory` and no `tensor`. False: nothing was launched and no result made; make the
+  // call with handles.
   virtual bool Run(const CallArguments& arguments, const MemoryResults& results, CallContext& context) = 0;
 };
 
@@ -117,19 +116,19 @@ class Host {
   // Once per call of a program, on the thread that makes it.
   virtual absl::StatusOr<CallContext> Begin() = 0;
 
-  // Until all that the call has launched is done.
+  // Blocks until all work that the call has launched is done.
   virtual absl::Status Wait(const CallContext&) { return absl::OkStatus(); }
 
-  // The graph that the call is recorded into; nullptr where its steps have to stay in a row.
+  // The CUDA graph that the call is captured into; nullptr where its steps have to run one after the other.
   virtual std::unique_ptr<Capture> NewCapture(const CallContext&) { return nullptr; }
 
   virtual absl::StatusOr<Tensor> Empty(v1::DType dtype, absl::Span<const int64_t> sizes,
                                        absl::Span<const int64_t> strides) = 0;
-  // The same storage; the first element lies `offset` elements after `base`'s first.
+  // An alias of `base`'s storage, `offset` elements after its first element.
   virtual absl::StatusOr<Tensor> View(Tensor base, absl::Span<const int64_t> sizes,
                                       absl::Span<const int64_t> strides, int64_t offset) = 0;
   virtual absl::StatusOr<Tensor> Share(Tensor tensor) = 0;
-  // A tensor over memory of the caller's, which outlives it.
+  // A tensor over the caller's memory, which has to outlive it.
   virtual absl::StatusOr<Tensor> Over(void* data, v1::DType dtype, absl::Span<const int64_t> sizes,
                                       absl::Span<const int64_t> strides) = 0;
   virtual void Release(Tensor tensor) = 0;
@@ -140,20 +139,19 @@ class Host {
   virtual absl::StatusOr<absl::Span<const int64_t>> Sizes(Tensor tensor) = 0;
   virtual absl::StatusOr<absl::Span<const int64_t>> Strides(Tensor tensor) = 0;
   virtual absl::StatusOr<v1::DType> Type(Tensor tensor) = 0;
-  // Where its memory is: of the kind of device that programs run on, the CPU's beside a GPU, or of another
-  // kind.
+  // The device of its memory: that of the programs, the CPU where programs run on a GPU, or any other.
   enum class Place { kHere, kOnCpu, kElsewhere };
   virtual absl::StatusOr<Place> PlaceOf(Tensor tensor) { return Place::kHere; }
-  // Whether a result of `target` that is on the CPU beside a GPU is of use there alone: operators that take
-  // it read it on the CPU.
+  // Whether this result of a GPU operator may stay a CPU tensor, since its consumers read it there: seed and
+  // offset of attention's dropout.
   virtual bool StaysOnCpu(const OperatorName& target, size_t result) const { return false; }
-  // Whether memory holds the elements themselves: torch has tensors whose elements are the conjugates or the
-  // negatives of what memory holds, and tensors of zeros that have none.
+  // Whether memory holds the tensor's values: false for torch's lazy conjugates and negatives, and for its
+  // zero tensors, which have no memory.
   virtual bool IsPlain(Tensor tensor) { return true; }
-  // Of elements, whether plain or not.
+  // Copies values; either tensor may be one that is not plain.
   virtual absl::Status Copy(Tensor to, Tensor from) = 0;
-  // The one element of a tensor of integers or truth values, waiting for what computes it; not while a call
-  // is recorded.
+  // The element of a one-element integer or boolean tensor; synchronises with the device, so not during
+  // capture.
   virtual absl::StatusOr<int64_t> Item(Tensor tensor) {
     return absl::UnimplementedError("an item of a tensor");
   }
@@ -167,17 +165,16 @@ class Host {
       int64_t units, int64_t grain,
       absl::FunctionRef<void(int64_t begin, int64_t end, uint32_t thread)> body) = 0;
 
-  // With `into`, `results` are filled buffers; otherwise the call stores references of the caller's own
-  // there, nullptr where the result is undefined.
+  // With `into`, the call writes into the tensors in `results`; otherwise it
+  // stores owned references there, nullptr for an undefined result.
   virtual absl::Status Call(const OperatorName& target, const CallArguments& arguments,
                             absl::Span<Tensor> results, bool into) = 0;
 
-  // Whether the call is known to keep hold of no memory of its arguments (its results have memory of their
-  // own).
+  // Whether the operator's results are known to alias no argument.
   virtual bool MakesNewMemory(const OperatorName& target) const { return false; }
 
-  // nullptr where calls of the target need handles. `fixed`: all runs have the same arguments and declared
-  // results but for the addresses of their memory. The host outlives it.
+  // nullptr where calls of the target need handles. `fixed`: arguments and declared results differ from run
+  // to run in addresses alone. The host outlives it.
   virtual std::unique_ptr<MemoryCall> NewMemoryCall(const OperatorName& target, bool fixed) {
     return nullptr;
   }

@@ -34,8 +34,7 @@ class KernelRunner {
   // A kernel on a GPU takes its whole range in one launch, on the stream of `call`.
   virtual absl::Status Run(const KilnArgs& args, int64_t begin, int64_t end, uint32_t thread,
                            const CallContext& call) const = 0;
-  // All units of all members, which touch nothing that another one writes. The result is the number of
-  // launches.
+  // All units of all members, whose writes don't conflict. Returns the number of launches.
   virtual absl::StatusOr<uint64_t> RunMembers(absl::Span<const LaunchMember> members,
                                               const CallContext& call) const;
   // Whether the kernel stores to its k-th buffer; true where that is not known.

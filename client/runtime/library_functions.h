@@ -18,7 +18,7 @@ class LibraryFunctions {
  public:
   explicit LibraryFunctions(void* library) : library_(library) {}
 
-  // A function that one can do without.
+  // An optional function.
   template <typename Function>
   void Want(Function*& function, const char* name) const {
     static_assert(std::is_function_v<Function>);

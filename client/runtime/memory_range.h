@@ -1,4 +1,4 @@
-// What a step that is recorded into a CUDA graph touches, by its tensors.
+// The memory that a step captured into a CUDA graph accesses, from its tensors.
 #pragma once
 
 #include "client/runtime/capture_dependencies.h"

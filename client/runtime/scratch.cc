@@ -22,18 +22,18 @@ void* Scratch::DataOf(Tensor tensor) {
 }
 
 void* Scratch::Of(size_t bytes) {
-  void* const data = bytes > kScratchKeptBytesMax ? OfItsOwn(bytes) : OfKept(bytes);
+  void* const data = bytes > kScratchKeptBytesMax ? AllocateOwn(bytes) : ReuseKept(bytes);
   if (data == nullptr || context_.order == nullptr) return data;
   return context_.order->Touch({data, static_cast<int64_t>(bytes), true}).ok() ? data : nullptr;
 }
 
-void* Scratch::OfItsOwn(size_t bytes) {
+void* Scratch::AllocateOwn(size_t bytes) {
   if (own_ != nullptr) host_.Release(own_);
   own_ = Make(bytes);
   return DataOf(own_);
 }
 
-void* Scratch::OfKept(size_t bytes) {
+void* Scratch::ReuseKept(size_t bytes) {
   const size_t turn = context_.order == nullptr ? 0 : context_.scratch_turn++ % context_.scratch.size();
   CallContext::Kept& kept = context_.scratch[turn];
   if (bytes > kept.bytes) {

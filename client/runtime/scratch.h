@@ -1,8 +1,9 @@
-// Memory that one library call on a GPU may overwrite.
+// Workspace of one library call on a GPU: memory without defined contents.
 //
-// A little of it is kept in the call's context for the next library call: they follow each other on one
-// stream, or take turns where a graph is recorded. More is given back to the stream's memory when the object
-// ends; what comes next runs after this call. Threads: one. The host outlives it.
+// A small workspace is kept in the CallContext and reused by later library calls: on one stream they run in
+// order, and in a captured graph they rotate over several. A large one is allocated for this call and freed
+// with the object, which is safe since later work on the stream runs after it. Threads: one. The host
+// outlives it.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +19,13 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  void* Of(size_t bytes);  // nullptr when there is none
+  void* Of(size_t bytes);  // nullptr where it can't be allocated
 
  private:
   Tensor Make(size_t bytes);
   void* DataOf(Tensor tensor);
-  void* OfItsOwn(size_t bytes);
-  void* OfKept(size_t bytes);
+  void* AllocateOwn(size_t bytes);  // freed with this object
+  void* ReuseKept(size_t bytes);    // the context's, grown where it is too small
 
   Host& host_;
   CallContext& context_;

@@ -1,5 +1,5 @@
-// What travels between a forked process and its kiln-call (proto/kiln/v1/call.proto) and what it is to
-// libkiln. Threads: pure functions.
+// Converts between libkiln's types and the messages of a forked process and its kiln-call
+// (proto/kiln/v1/call.proto). Threads: pure functions.
 #pragma once
 
 #include "absl/status/status.h"
@@ -9,7 +9,7 @@
 
 namespace kiln {
 
-// Of the messages; any change of them is another one.
+// The version of the messages: any change of them raises it.
 inline constexpr uint32_t kCallFormat = 1;
 
 v1::CallOptions ToMessage(const ClientOptions& options);

@@ -1,10 +1,10 @@
 // Finding and starting the embedded daemon (one for all of a user's processes and one build).
 //
 // The socket, lock and store directories are named by the build id of kilnd and kiln-worker, and by an
-// upstream and whose certificate it is asked with, so an upgrade, a second virtual environment and another
-// upstream never meet. The client connects, else spawns and connects again with growing pauses until its
-// deadline; it never unlinks a socket: only the daemon that holds the lock does, and a daemon that loses the
-// race exits.
+// upstream and whose certificate it is asked with, so daemons of an upgrade, a second virtual environment or
+// another upstream don't collide. The client connects, else spawns and connects again with growing pauses
+// until its deadline; it never unlinks a socket: only the daemon that holds the lock does, and a daemon that
+// loses the race exits.
 //
 // Where nothing is named, the first place that is private will do: a pod's /tmp may be one that is not. What
 // is named and not private is refused. A directory whose name is too long for a socket is not used: a name by

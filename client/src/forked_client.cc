@@ -36,7 +36,8 @@ class ForkedClient final : public Client {
   void ReportUse(absl::Duration limit) override { Caller().ReportUse(limit); }
 
  private:
-  // Of one process: its children have them by memory, and no right to them.
+  // Belongs to the process that made it. A forked child inherits the pointer and must not use it: it makes
+  // its own.
   struct Programs {
     uint64_t process;
     std::unique_ptr<Client> client;

@@ -3,12 +3,11 @@
 // touches nothing of `client`, whose locks other threads of the parent may have held, and never destroys it:
 // the end of a channel there would take the parent's socket out of the set that both share.
 //
-// What a child has of its parent's connection is a copy of the socket's descriptor. The parent closes the
-// connection as ever. Where it is killed while a child lives, the connection stays without anybody who
-// answers: kilnd finds out by its pings where a call runs, and ends it as idle where none does
-// (server/listen).
+// A child inherits a descriptor of its parent's socket. The parent shuts the connection down as usual; where
+// it is killed while a child lives, the connection stays open with nobody to answer, until kilnd's keepalive
+// pings fail (a call in flight) or the idle timeout ends it (server/listen).
 //
-// A process forked before the first call is a process as any other. Threads: as the client's.
+// A process forked before the first call uses gRPC itself. Threads: as the client's.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// For members of gangs: marks each error of a client that says nothing of what the other members are served
-// (IsWithoutVerdict), be it the service's own word, or that there was none.
+// For members of gangs: marks errors that leave open what the other members are served (IsWithoutVerdict):
+// the service said so, or did not answer.
 //
 // Threads: as the client's.
 #pragma once

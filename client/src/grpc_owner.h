@@ -1,14 +1,13 @@
-// Whose gRPC the one in this process's memory is. gRPC never ends in a process that has used it: its set of
-// descriptors (epoll) stays, which a child that is forked shares with its parent, and its threads, which the
-// child has not. What a child adds to the set, the parent is given: pointers into another memory. So gRPC is
-// of the process that used it first, and its children call it not at all.
+// Which process owns the gRPC state in this memory. gRPC does not survive a fork: the child shares the
+// parent's epoll set, whose events carry pointers of the process that registered them, and has none of its
+// threads. So gRPC belongs to the process that used it first, and forked children never call it.
 //
 // Threads: any.
 #pragma once
 
 namespace kiln {
 
-// Before the first use of gRPC: false where it is a parent's; else it is this process's from now on.
+// Call before using gRPC: false where a parent owns it; else this process does from now on.
 bool OwnGrpc();
 
 // Of a process that this one, or one before it, was forked from.

@@ -1,6 +1,6 @@
 // The connection to a kilnd on another host, kept from one call to the next, so that the dozens of compiles
-// of a training's start are one handshake. It ends `idle` after the last call, or with the object. A fork is
-// nothing to it: a child leaves what it has of it as it is (forked_client.h).
+// of a training's start are one handshake. It closes `idle` after the last call, or with the object. A forked
+// child never touches it (forked_client.h).
 //
 // By a unix socket a connection costs a millisecond and lives for one call.
 //
@@ -33,7 +33,7 @@ class KeptChannel {
   KeptChannel(const KeptChannel&) = delete;
   KeptChannel& operator=(const KeptChannel&) = delete;
 
-  // A call's hold on a connection.
+  // A call's use of the connection, which stays open meanwhile.
   class Lease {
    public:
     Lease(KeptChannel* keeper, std::shared_ptr<grpc::Channel> channel)

@@ -6,11 +6,11 @@
 
 namespace kiln {
 
-// The service itself said so of a compile.
+// The service answered: this is a compile's outcome.
 inline constexpr char kAnswered[] = "kiln/answered";
-// And said that it is no verdict of the gang's.
+// It answered, but not with a verdict of the gang's.
 inline constexpr char kWithoutVerdict[] = "kiln/without-verdict";
-// Nobody answered: one more counts for the breaker.
+// Nobody answered: the circuit breaker counts it.
 inline constexpr char kAway[] = "kiln/away";
 
 // While a breaker is open.

@@ -1,12 +1,13 @@
-// Tells a process from those that it was forked from, also where a pid comes again: in another namespace, or
-// after its process has ended. Threads: any.
+// An id that tells a process from its ancestors, also where a pid is reused: in another namespace, or after
+// its process has ended. Threads: any.
 #pragma once
 
 #include <cstdint>
 
 namespace kiln {
 
-// Never 0. How often this memory was forked on its way here, and the pid, for forks that no C library saw.
+// Never 0. Made of the number of forks since the first process, and of the pid, for forks by a bare system
+// call.
 uint64_t ThisProcess();
 
 }  // namespace kiln

@@ -1,10 +1,9 @@
-// One tunable on a GPU: what can compute it, whether a candidate is right, and how long it takes beside the
-// default.
+// One tunable on a GPU: its candidates, whether each is correct, and its time against the default's.
 //
-// Right means: the default's result is what it should be, the candidate's agrees with it, and no red zone
-// round any buffer has changed. Times are taken in rounds of default and candidate in turn, each after the L2
-// cache was filled with other data, as a model's weights are read from memory; the order changes with every
-// round. A candidate that is clearly slower in a few rounds is measured no further, nor compared.
+// Correct means: the default's result agrees with a reference, the candidate's with the default's, and no red
+// zone around a buffer has changed. Times are taken in rounds of default and candidate in turn, each after
+// the L2 cache was filled with other data, as a model's weights are read from memory; the order changes with
+// every round. A candidate that is clearly slower in a few rounds is measured no further, nor compared.
 //
 // Threads: one. Errors: INVALID_ARGUMENT for what is no tunable or candidate, UNIMPLEMENTED where nothing
 // computes it, RESOURCE_EXHAUSTED where it does not fit the GPU, INTERNAL as Gpu's, and for a red zone that
@@ -33,9 +32,9 @@ class Bench {
 
   // What Run(true) runs from now on. FAILED_PRECONDITION before List.
   virtual absl::Status Choose(const v1::Candidate& candidate) = 0;
-  // Puts the default or the candidate on the GPU's stream; FAILED_PRECONDITION where its library refuses.
+  // Launches the default or the candidate on the GPU's stream; FAILED_PRECONDITION where its library refuses.
   virtual absl::Status Run(bool candidate) = 0;
-  // Runs the candidate over a spoilt result. What differs from the default's; empty where nothing does.
+  // Runs the candidate over a poisoned result, and says what differs from the default's; empty: nothing.
   virtual absl::StatusOr<std::string> Difference() = 0;
   // INTERNAL where a red zone has changed.
   virtual absl::Status CheckIntact() const = 0;

@@ -15,7 +15,7 @@ absl::StatusOr<std::unique_ptr<Bench>> CopyBench::Create(const v1::MemoryCopy& c
 absl::Status CopyBench::Run(bool) { return to_.CopyFrom(from_); }
 
 absl::StatusOr<std::string> CopyBench::Difference() {
-  KILN_RETURN_IF_ERROR(to_.Spoil());
+  KILN_RETURN_IF_ERROR(to_.Poison());
   KILN_RETURN_IF_ERROR(Run(/*candidate=*/true));
   KILN_ASSIGN_OR_RETURN(const std::string wanted, from_.Read());
   KILN_ASSIGN_OR_RETURN(const std::string copied, to_.Read());

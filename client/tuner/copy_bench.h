@@ -1,6 +1,6 @@
-// A copy within a GPU's memory as a tunable: nothing competes, its time is what is asked for.
+// A device-to-device copy as a tunable without candidates: only its time is measured.
 //
-// Right means: what was copied is there. The rest as Bench.
+// Correct means that the copy equals its source. The rest as Bench.
 #pragma once
 
 #include <memory>

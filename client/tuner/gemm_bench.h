@@ -1,5 +1,5 @@
 // A gemm as a tunable, with cuBLASLt's algorithms for candidates, and kernels of our own that the
-// request brings. A candidate leaves what lies between the rows alone. The rest as LibraryBench.
+// request brings. A candidate must not write to the gaps between rows. The rest as LibraryBench.
 #pragma once
 
 #include <memory>

@@ -35,7 +35,7 @@ class Gpu {
   // `bytes` that are aligned to 256, with red zones before and behind.
   absl::StatusOr<GpuBuffer> Allocate(size_t bytes);
 
-  // Work on the stream that makes the GPU forget what its L2 cache held.
+  // Enqueues work that evicts the L2 cache's contents.
   absl::Status FlushL2();
   // Times on the stream: marks are numbered from 0 and may be set anew.
   absl::Status Mark(size_t mark);

@@ -70,7 +70,7 @@ absl::Status KernelBench::Launch(size_t schedule) {
 absl::StatusOr<std::vector<std::string>> KernelBench::ResultsOf(size_t schedule) {
   for (int k = 0; k < tunable_.operands_size(); ++k) {
     const v1::BufferAccess access = tunable_.operands(k).access();
-    if (access == v1::WRITE) KILN_RETURN_IF_ERROR(operands_[k].Spoil());
+    if (access == v1::WRITE) KILN_RETURN_IF_ERROR(operands_[k].Poison());
     if (access == v1::READ_WRITE) KILN_RETURN_IF_ERROR(operands_[k].Fill());
   }
   KILN_RETURN_IF_ERROR(Launch(schedule));

@@ -1,9 +1,9 @@
 // One kernel of our own on a GPU by other schedules of its threads.
 //
-// The images come with the tunable, the default's first. Right means: what the candidate leaves in every
-// buffer that the kernel stores to agrees with what the default leaves, both begun with the same contents;
-// up to rounding, since a schedule decides in which order a reduction adds. Of the default itself nothing is
-// known here: it is what a program runs without measuring.
+// The images come with the tunable, the default's first. Correct means: from equal initial contents, the
+// candidate leaves the same values as the default in every buffer that the kernel stores to, up to rounding,
+// since a schedule decides a reduction's order. The default itself is not checked: programs run it without
+// measuring.
 #pragma once
 
 #include <memory>

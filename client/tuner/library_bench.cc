@@ -35,7 +35,7 @@ absl::Status LibraryBench::CheckIntact() const {
 }
 
 absl::StatusOr<std::string> LibraryBench::ResultOf(bool candidate) {
-  KILN_RETURN_IF_ERROR(result_.operand->Spoil());
+  KILN_RETURN_IF_ERROR(result_.operand->Poison());
   KILN_RETURN_IF_ERROR(Run(candidate));
   return result_.operand->Read();
 }

@@ -1,7 +1,7 @@
 // An operand of what is measured: memory of a GPU with values that are known on the CPU too.
 //
 // Values of floats are between -1 and 1, the same for the same seed and index, of eight bits, so that every
-// type holds them exactly; integers are from 0 to 7, truth values 0 and 1. Threads: one. The Gpu outlives it.
+// type holds them exactly; integers are from 0 to 7, booleans 0 and 1. Threads: one. The Gpu outlives it.
 // Errors: RESOURCE_EXHAUSTED for more than 8 GiB, and the Gpu's.
 #pragma once
 
@@ -28,14 +28,14 @@ class Operand {
   float ValueAt(size_t index) const;
   const GpuBuffer& buffer() const { return buffer_; }
 
-  // The values anew, over whatever was written.
+  // Writes the initial values again.
   absl::Status Fill();
   // On the stream. INVALID_ARGUMENT for an operand of another size.
   absl::Status CopyFrom(const Operand& from) { return buffer_.CopyFrom(from.buffer_); }
-  // Over the values: bytes that are NaN in every float type.
-  absl::Status Spoil() { return buffer_.Fill(0xFF); }
-  // What is on the GPU now: all of it, or of more than 16 MiB 256 pieces of 64 KiB that lie evenly, the first
-  // and the last among them.
+  // Poisons the memory: bytes that are NaN in every float type.
+  absl::Status Poison() { return buffer_.Fill(0xFF); }
+  // The contents now: all of them, or, above 16 MiB, 256 evenly spaced pieces of 64 KiB, the first and the
+  // last included.
   absl::StatusOr<std::string> Read() const;
   // Where Read has element `index`; npos where it has not.
   size_t PlaceOf(size_t index) const;
@@ -50,9 +50,9 @@ class Operand {
 };
 
 bool IsMeasuredType(v1::DType dtype);  // of a library's tunable
-// How far a right result of a library may be from a sum of products of such values, taken in double, whose
-// terms have the root of squares `magnitude`. Factors are exact in every type, so what errs is the sum and,
-// where partial sums are kept in a narrow type, those.
+// The tolerance of a library's dot product of such values against one in double; `magnitude` is the root of
+// the sum of squares of its terms. Factors are exact in every type: only the accumulation rounds, and partial
+// sums that are kept in a narrow type.
 double ToleranceOfSum(v1::DType dtype, bool tf32, double magnitude);
 size_t BytesOf(v1::DType dtype);
 // The element at `place` of what Read gave.
