@@ -155,8 +155,8 @@ class Catalog {
   // What is written from now on is this compiler's.
   virtual void SetCompiler(uint32_t compiler) = 0;
 
-  // Gives the bytes of deleted entries back to the file system. Slow; for the sweeper. Stops early,
-  // with CANCELLED, once `*canceled` (may be null) is true, or when the engine has to be opened anew.
+  // Compacts: returns the bytes of deleted entries to the file system. Slow; for the sweeper. Stops early,
+  // with CANCELLED, once `*canceled` (may be null) is true, or when the engine has to be reopened.
   virtual absl::Status Reclaim(std::atomic<bool>* canceled) = 0;
 };
 

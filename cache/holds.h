@@ -1,10 +1,11 @@
-// Who counts on entries that a sweep might take: a caller that was told they are present and is about to name
-// them, a flight for as long as it runs, a write that the sweep has not seen.
+// References to entries that a sweep must not evict: of a caller that was told they are present and is about
+// to name them, of a flight while it runs, of a write that the sweep has not seen.
 //
 // An entry is touched (it stays for the grace time from then on), held (it stays until the Hold ends),
 // written during a sweep (it stays for that sweep), or claimed by the sweep. Each excludes a later claim: who
-// was told that an entry is present keeps it, and who was told that it is going makes it anew. Nobody waits
-// here. Thread-safe. Entries are told apart by a 64-bit hash: a clash keeps an entry, or makes one anew.
+// was told that an entry is present keeps it, and who was told that it is going makes it anew. No call
+// blocks. Thread-safe. Entries are identified by a 64-bit hash: a collision keeps an entry that could go, or
+// compiles one again.
 #pragma once
 
 #include <array>
@@ -27,7 +28,7 @@ class Holds {
   Holds(int64_t grace_seconds, std::function<int64_t()> now_unix_seconds)
       : grace_seconds_(grace_seconds), now_unix_seconds_(std::move(now_unix_seconds)) {}
 
-  // Returns those that are claimed: they are as good as gone.
+  // Returns those that a sweep has claimed: treat them as missing.
   std::vector<EntryId> Touch(absl::Span<const EntryId> ids);
 
   // Keeps entries, present ones or not, until it ends; the Holds outlive it.

@@ -1,14 +1,14 @@
-// Holds a store to its budgets of bytes on disk and of entries, and takes out what nobody has used for too
-// long. From nine tenths of the budget on a thread of its own sweeps: roots go in the order of
-// eviction_plan.h until the live bytes are at seven tenths, and with each what it alone named; then the
-// engine gives the bytes back to the file system. Never what a live manifest names, never what is pinned, and
-// of roots used within the grace time only damaged and expired ones. Where the store is so full that it
-// refuses writes the grace time is a minute, long enough for whoever was given a manifest to fetch what it
-// names. EvictTo, which somebody asks for, takes fresh roots as well. A manifest that can't be read stays,
-// but what it alone names goes; where many can't be, the disk is at fault and nothing goes.
+// Evicts: keeps a store within its budgets of bytes on disk and of entries, and removes what nobody has used
+// for too long. From nine tenths of the budget on, a background thread sweeps: it evicts roots in the order
+// of eviction_plan.h, and with each what only it names, until the live bytes are at seven tenths; then the
+// engine compacts. A sweep never evicts what a live manifest names, nor what is pinned, and of roots used
+// within the grace time only damaged and expired ones. Where the store is so full that it refuses writes the
+// grace time is a minute, long enough for whoever was given a manifest to fetch what it names. EvictTo, by an
+// operator, takes fresh roots as well. A manifest that can't be read stays, but what it alone names goes;
+// where many can't be, the disk is at fault and nothing goes.
 //
-// Nobody waits for a sweep: above eleven tenths Put asks for one and is RESOURCE_EXHAUSTED at once, since
-// writers share their threads with readers; so it is for a batch above half of the budget. A sweep reads all
+// No call waits for a sweep: above eleven tenths Put requests one and fails with RESOURCE_EXHAUSTED at once,
+// since writers share their threads with readers; so does a batch above half of the budget. A sweep reads all
 // manifests beside the callers, at a lower priority, and takes entries out in small batches; what somebody
 // counts on by then (holds.h), or used since, stays.
 //
@@ -104,7 +104,7 @@ class EvictingStore : public ArtifactStore {
   std::atomic<uint32_t> compiler_{0};
   struct SweepWhen {
     // Bytes on disk from which on a Put asks for a sweep: nine tenths of the budget, and after a sweep that
-    // much more than it left, since garbage that could not be given back would have every Put ask again.
+    // much more than it left, since garbage that compaction could not remove would have every Put ask again.
     std::atomic<uint64_t> from_bytes{0};
     // When a refused Put asks again: what the last sweep had to leave may have become old enough.
     std::atomic<int64_t> again_at{0};

@@ -1,10 +1,9 @@
-// Decides what goes, and in which order, of what a store holds. It reads no store and no clock, so that it
-// can be tested by cases.
+// Decides what a store evicts, in which order. It reads no store and no clock, so tests need neither.
 //
 // Roots are manifests, failures and tuning records; the rest lives as long as a root names it. They go in
 // this order: damaged manifests; roots that have expired; those of another compiler, which nobody can hit;
-// then by how long nobody has used them, the time of one that was expensive to make, a byte, counted as
-// shorter. Expensive is relative to the median of those that may go, between an eighth and eight times.
+// then least recently used first, where the idle time is divided by what a root cost to make per byte,
+// relative to the median of the candidates and clamped to an eighth to eight times.
 //
 // Memory: about 100 bytes an entry and 4 a name in a manifest. Threads: one owner.
 #pragma once

@@ -1,6 +1,6 @@
-// Reads every entry of a database at a bounded rate and has the damaged taken out before somebody asks for
-// them: a disk that rots is noticed while what it held can still be made anew. One thread, at a lower
-// priority; a pass over everything, a rest, the next pass. Entries that come or go meanwhile may be left out.
+// Reads every entry of a database at a bounded rate and removes damaged ones before they are used: bit rot is
+// found while what was lost can still be compiled again. One thread, at a lower priority; a pass over
+// everything, a rest, the next pass. Entries that come or go meanwhile may be left out.
 #pragma once
 
 #include <atomic>

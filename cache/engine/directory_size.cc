@@ -36,7 +36,7 @@ void DirectorySize::Wrote(uint64_t bytes) {
   written_since_ += bytes;
 }
 
-void DirectorySize::LookAnew() {
+void DirectorySize::Invalidate() {
   absl::MutexLock lock(&mutex_);
   next_look_ = {};
 }

@@ -1,5 +1,5 @@
-// The bytes of a directory's files, by looking at most once a second, or when much has been written since:
-// who asks asks often, and a big database has thousands of files.
+// The bytes of a directory's files, cached: listed at most once a second, or after much was written, since
+// callers ask often and a big database has thousands of files.
 //
 // Thread-safe.
 #pragma once
@@ -23,8 +23,8 @@ class DirectorySize {
   // With what has been written since it was looked at.
   uint64_t Bytes() ABSL_LOCKS_EXCLUDED(mutex_);
   void Wrote(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Much has gone.
-  void LookAnew() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call after much was deleted: the next Bytes looks again.
+  void Invalidate() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   rocksdb::Env* const env_;

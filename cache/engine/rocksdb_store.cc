@@ -271,7 +271,7 @@ absl::Status RocksdbStore::SetAside() {
       FromRocksdb(env_->RenameFile(DatabasePath(), absl::StrCat(options_.directory, "/", target))));
   std::string note = options_.directory + "/" + kDamageNote;
   if (env_->FileExists(note).ok()) KILN_RETURN_IF_ERROR(FromRocksdb(env_->DeleteFile(note)));
-  started_anew_ = true;
+  was_reset_ = true;
   return FromRocksdb(env_->CreateDirIfMissing(DatabasePath()));
 }
 
@@ -352,7 +352,7 @@ absl::StatusOr<EntryValue> RocksdbStore::Get(const EntryId& id) {
   rocksdb::Status status;
   {
     absl::ReaderMutexLock lock(&reading_);
-    if (db_ == nullptr) return absl::UnavailableError("the store is being opened anew");
+    if (db_ == nullptr) return absl::UnavailableError("the store is being reopened");
     rocksdb::PinnableSlice value;
     status = db_->Get(ReadOptions(), Family(id.kind), Slice(id.key), &value);
     if (status.ok()) return MakeEntryValue(value.ToString());
@@ -400,7 +400,7 @@ CatalogTotals RocksdbStore::Totals() const {
 
 absl::Status RocksdbStore::Write(rocksdb::WriteBatch* batch, bool sync) {
   if (options_.read_only) return absl::PermissionDeniedError("the store's directory can't be written");
-  if (db_ == nullptr) return absl::UnavailableError("the store is being opened anew");
+  if (db_ == nullptr) return absl::UnavailableError("the store is being reopened");
   const absl::Status status = Commit(batch, sync);
   absl::MutexLock lock(&state_mutex_);
   write_state_ = status;
@@ -421,7 +421,7 @@ absl::Status RocksdbStore::Commit(rocksdb::WriteBatch* batch, bool sync) {
 }
 
 // After a failed write RocksDB takes no more. Its Resume gives up for good where the disk is still full and
-// can wait for ever for a flush that nobody does (both seen with 7.8.3), so the database is opened anew,
+// can wait for ever for a flush that nobody does (both seen with 7.8.3), so the database is reopened,
 // once a file as big as what it had not flushed has shown that there is space.
 absl::Status RocksdbStore::ReopenIfStopped() {
   if (options_.read_only) return absl::PermissionDeniedError("the store's directory can't be written");
@@ -562,7 +562,7 @@ absl::Status RocksdbStore::write_state() const {
 absl::Status RocksdbStore::Reclaim(std::atomic<bool>* canceled) {
   if (options_.read_only) return absl::PermissionDeniedError("the store's directory can't be written");
   absl::ReaderMutexLock lock(&reading_);
-  if (db_ == nullptr) return absl::UnavailableError("the store is being opened anew");
+  if (db_ == nullptr) return absl::UnavailableError("the store is being reopened");
   rocksdb::CompactRangeOptions compact;
   compact.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
   compact.canceled = canceled;
@@ -585,7 +585,7 @@ absl::Status RocksdbStore::Reclaim(std::atomic<bool>* canceled) {
     db_->GetIntProperty(Family(EntryKind::kObject), rocksdb::DB::Properties::kLiveBlobFileSize, &all);
     if (garbage <= all / 32) break;
   }
-  size_.LookAnew();
+  size_.Invalidate();
   return absl::OkStatus();
 }
 

@@ -69,8 +69,8 @@ class RocksdbStore : public ArtifactStore, public Catalog {
 
   // How the last write went: OK, or why the store can't be written now.
   absl::Status write_state() const;
-  // Whether Open set a damaged database aside.
-  bool started_anew() const { return started_anew_; }
+  // Whether Open set a damaged database aside and began an empty one.
+  bool was_reset() const { return was_reset_; }
 
  private:
   explicit RocksdbStore(RocksdbOptions options);
@@ -102,7 +102,7 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   rocksdb::DBOptions db_options_;
   std::unique_ptr<rocksdb::DB> db_;
   std::array<rocksdb::ColumnFamilyHandle*, kEntryKinds> families_ = {};  // closed in the destructor
-  bool started_anew_ = false;
+  bool was_reset_ = false;
   mutable DirectorySize size_;
   UsageIndex index_;
   std::atomic<uint32_t> compiler_{0};

@@ -35,7 +35,7 @@ class UsageIndex {
   // Fastest in the order of the records' keys.
   void Add(std::vector<CatalogEntry> entries);
   void Erase(const EntryId& id);
-  // With one that nobody else uses.
+  // Nobody else may use `other`.
   void Swap(UsageIndex& other);
   bool Contains(const EntryId& id) const;
   absl::StatusOr<CatalogEntry> Find(const EntryId& id) const;

@@ -1,5 +1,4 @@
-// A thread that writes uses when it is told that there are many, and once a second at most: who records one
-// does not write.
+// A thread that writes recorded uses in batches, once a second at most: recording one does not write.
 //
 // Thread-safe. What it calls is called by one thread, until the destructor has begun.
 #pragma once

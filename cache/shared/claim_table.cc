@@ -74,9 +74,9 @@ std::vector<ClaimTable::Question> ClaimTable::Due(MonotonicTime now) {
   std::vector<Question> due;
   for (const auto& [id, held] : held_) {
     if (held.next > now) continue;
-    const Question::Kind kind = held.released                ? Question::Kind::kGiveBack
-                                : held.ours || held.in_doubt ? Question::Kind::kPutOff
-                                                             : Question::Kind::kTake;
+    const Question::Kind kind = held.released                ? Question::Kind::kRelease
+                                : held.ours || held.in_doubt ? Question::Kind::kRenew
+                                                             : Question::Kind::kAcquire;
     due.push_back({kind, id, held.name, held.token, held.deadline});
   }
   return due;
@@ -85,8 +85,8 @@ std::vector<ClaimTable::Question> ClaimTable::Due(MonotonicTime now) {
 void ClaimTable::Told(const Question& question, std::optional<bool> yes, MonotonicTime now) {
   const auto held = held_.find(question.id);
   if (held == held_.end() || held->second.token != question.token) return;
-  const bool over = question.kind == Question::Kind::kGiveBack ? IsGone(&held->second, yes, now)
-                                                               : !Take(&held->second, yes, now);
+  const bool over = question.kind == Question::Kind::kRelease ? IsGone(&held->second, yes, now)
+                                                              : !Take(&held->second, yes, now);
   if (over) held_.erase(held);
 }
 
@@ -99,7 +99,7 @@ void ClaimTable::Cut(const Question& question, MonotonicTime now) {
 
 bool ClaimTable::Take(Held* held, std::optional<bool> yes, MonotonicTime now) {
   held->deadline = MonotonicTime::max();
-  if (held->released) {  // meanwhile; given back at once
+  if (held->released) {  // meanwhile; released at once
     held->next = now;
     return true;
   }
@@ -120,7 +120,7 @@ bool ClaimTable::Await(Held* held, MonotonicTime now) {
   return true;
 }
 
-// After it was given back; where that may not have come there it is told again, until it has ended by itself.
+// After its release; where the tier may not have received that it is sent again, until the claim has expired.
 bool ClaimTable::IsGone(Held* held, std::optional<bool> yes, MonotonicTime now) {
   if (yes.has_value() || now >= held->patience) return true;
   held->Pause(now);

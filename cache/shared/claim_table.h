@@ -1,12 +1,14 @@
-// The claims of one daemon as a state machine: what to ask the tier when, and what follows from its answers.
+// The claims of one daemon as a state machine: which request the tier gets when, and what its answer means. A
+// claim is a lease: a key with a time to live that its holder renews.
 //
-//   Claim → awaited: taken, with pauses that double, until it is ours, or patience is over, or there is no
-//           answer in time → ours: put off thrice in a claim's life, until it is released, or another has it
+//   Claim → awaited: tried with exponential back-off, until it is ours, patience ends, or the tier does not
+//           answer in time → ours: renewed three times in a claim's life, until it is released or lost
 //
-// Where there is no answer the tier may have it as ours all the same, and others would wait for its end: who
-// claimed goes on, and it is in doubt: put off as ours is, which tells whose it is, until it is released.
+// Where the tier does not answer it may have granted the claim all the same, and others would wait for it to
+// expire. The caller then goes on without, and the claim is in doubt: it is renewed like one of ours, which
+// tells whose it is, until it is released.
 //
-// Who runs it asks what is `Due`, and hands each question back with what was `Told`, before it asks again.
+// The driver sends what is `Due`, and hands each question back by `Told` or `Cut` before it asks again.
 //
 // Threads: one at a time. Answers are called from Claim and Told, return at once and call nothing here.
 #pragma once
@@ -30,7 +32,7 @@ inline constexpr absl::Duration kClaimPauseMax = absl::Milliseconds(250);  // of
 
 class ClaimTable {
  public:
-  // `new_token`: what nobody else will say.
+  // `new_token`: unique in the cluster.
   explicit ClaimTable(std::function<std::string()> new_token) : new_token_(std::move(new_token)) {}
 
   // kOurs: from now on until Release. kNobodys: the tier does not say.
@@ -44,20 +46,20 @@ class ClaimTable {
   void ReleaseAll(MonotonicTime now);
 
   struct Question {
-    // To set the claim where there is none; to put its end off, and to set it where it is gone, unless it is
-    // another's; to take it out unless it is another's.
-    enum class Kind { kTake, kPutOff, kGiveBack };
+    // kAcquire sets the key where there is none. kRenew extends it, or sets it where it has expired, and
+    // kRelease deletes it: both unless another daemon holds it.
+    enum class Kind { kAcquire, kRenew, kRelease };
     Kind kind;
     uint64_t id;
     std::string name;
     std::string token;
-    MonotonicTime deadline;  // later the answer is of no use; max: it always is
+    MonotonicTime deadline;  // after it the answer is of no use; max: none
   };
   // Who was not asked for in time is told so, and is not due.
   std::vector<Question> Due(MonotonicTime now);
-  // Nothing: the tier did not answer, whatever it did.
+  // `yes`: the tier's answer; nullopt: it gave none, and may have done it or not.
   void Told(const Question& question, std::optional<bool> yes, MonotonicTime now);
-  // The tier was not waited for as long as the question has time: it is asked again, at once.
+  // The request was cut short before its deadline: it is due again at once.
   void Cut(const Question& question, MonotonicTime now);
   // When something is due; max: there is nothing.
   MonotonicTime Next() const;
@@ -74,7 +76,7 @@ class ClaimTable {
     bool ours = false;
     bool in_doubt = false;  // not known to be ours
     bool released = false;
-    MonotonicTime next;      // when it is asked for, or put off
+    MonotonicTime next;      // when it is tried again, or renewed
     MonotonicTime deadline;  // of the first answer; max: it is there
     MonotonicTime patience;  // of who waits; when it has been released, its end at the latest
     absl::Duration pause;

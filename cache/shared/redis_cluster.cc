@@ -120,7 +120,7 @@ void RedisCluster::Plan(absl::Span<const size_t> which, Trip* trip) {
     }
     const uint16_t master = map_->master_of[RedisSlot(KeyOf(trip->commands[i]))];
     if (master == kNobody) {
-      trip->answers[i] = absl::UnavailableError("a slot of the cluster is nobody's");
+      trip->answers[i] = absl::UnavailableError("a slot of the cluster has no node");
     } else {
       trip->errands.push_back({i, NameOf(map_->masters[master]), false});
     }
@@ -156,7 +156,7 @@ void RedisCluster::Travel(Trip* trip) {
     RedisConnection::RunTogether(absl::MakeSpan(exchanges), trip->deadline);
     for (size_t i = 0; i < visits.size(); ++i) {
       RedisExchange& exchange = exchanges[i];
-      visits[i].node->GiveBack(std::move(visits[i].lent), exchange, trip->asker);
+      visits[i].node->Return(std::move(visits[i].lent), exchange, trip->asker);
       if (exchange.replies.ok()) {
         Take(&visits[i], absl::MakeSpan(*exchange.replies), redirections < options_.redirections_max, trip);
       } else {

@@ -17,9 +17,9 @@ class RedisEngine {
  public:
   virtual ~RedisEngine() = default;
 
-  // Whether somebody waits for the answer. Then a server that was too slow three times in a row is not waited
-  // for: for 0.1 to 10 s what would go there is UNAVAILABLE at once. Who works in the background asks in any
-  // case, with limits of his own, which say nothing of that.
+  // A circuit breaker for callers that wait: after three timeouts in a row, commands to that server fail with
+  // UNAVAILABLE at once for 0.1 to 10 s. Background work is sent in any case, with limits of its own, and its
+  // timeouts don't count.
   enum class Asker { kWaits, kBackground };
   using Answer = absl::StatusOr<RedisReplyPtr>;
 
@@ -29,7 +29,7 @@ class RedisEngine {
   // the deadline.
   virtual std::vector<Answer> RunEach(absl::Span<const RedisCommand> commands, MonotonicTime deadline,
                                       Asker asker) = 0;
-  // For whom a part is of no use: all replies, or the first error.
+  // All replies, or the first error.
   absl::StatusOr<std::vector<RedisReplyPtr>> Run(absl::Span<const RedisCommand> commands,
                                                  MonotonicTime deadline, Asker asker) {
     std::vector<RedisReplyPtr> replies;
@@ -42,7 +42,7 @@ class RedisEngine {
 
   // OK while it is connected, else why it is not.
   virtual absl::Status state() const = 0;
-  // Which server nobody is kept waiting for, for people; empty: none.
+  // The server whose breaker is open, for people; empty: none.
   virtual std::string slow() const = 0;
 };
 

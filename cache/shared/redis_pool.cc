@@ -101,7 +101,7 @@ absl::StatusOr<RedisPool::Lent> RedisPool::Borrow(Asker asker, MonotonicTime pat
   return absl::UnavailableError(last_.ok() ? "no connection is free" : std::string(last_.message()));
 }
 
-void RedisPool::GiveBack(Lent lent, const RedisExchange& exchange, Asker asker) {
+void RedisPool::Return(Lent lent, const RedisExchange& exchange, Asker asker) {
   const absl::Status& status = exchange.replies.status();
   if (asker == Asker::kWaits && status.ok()) breaker_.Succeeded();
   // Where there is no server nobody waits anyway.
@@ -132,7 +132,7 @@ std::vector<RedisEngine::Answer> RedisPool::RunOn(absl::StatusOr<Lent> lent,
   if (lent.ok()) {
     exchange.connection = lent->connection.get();
     RedisConnection::RunTogether(absl::MakeSpan(&exchange, 1), deadline);
-    GiveBack(*std::move(lent), exchange, asker);
+    Return(*std::move(lent), exchange, asker);
   } else {
     exchange.replies = lent.status();
   }

@@ -1,6 +1,6 @@
-// Connections to one server, made beside the callers and kept ready: a caller waits for one to be made only
-// where the master has become a replica (`master_only`). What that did not write is asked of the next one,
-// once.
+// A pool of connections to one server, made in the background: a caller waits for one to be made only where
+// the master has become a replica (`master_only`). A command that it rejected is retried once on the next
+// master.
 //
 // Threads: thread-safe. A thread of its own finds the server and connects, and again where a connection
 // broke or the server closed one that nobody used, after a pause that doubles up to 5 s. Limits:
@@ -39,7 +39,7 @@ class RedisPool final : public RedisEngine {
     size_t connections = 1;
     // Masters change: who is none is not connected to, and left once it says that it is none any more.
     bool master_only = false;
-    // Who waited less for an answer has not found the server slow, but had no time.
+    // A timeout that was shorter does not count the server as slow.
     absl::Duration slow_after = absl::ZeroDuration();
   };
   // UNAVAILABLE where the system gives no thread; that nobody answers is no error.
@@ -57,14 +57,14 @@ class RedisPool final : public RedisEngine {
 
   struct Lent {
     std::unique_ptr<RedisConnection> connection;
-    uint64_t master = 0;  // the how manieth it leads to
+    uint64_t master = 0;  // counts the masters: which one it leads to
     MonotonicTime since = {};
   };
   // For one exchange, whose outcome is told with the connection. UNAVAILABLE where nobody is kept waiting, or
   // none is free, at once or until `patience`.
   absl::StatusOr<Lent> Borrow(Asker asker, MonotonicTime patience = MonotonicTime::min())
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void GiveBack(Lent lent, const RedisExchange& exchange, Asker asker) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Return(Lent lent, const RedisExchange& exchange, Asker asker) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   explicit RedisPool(Options options) : options_(std::move(options)) {}
@@ -81,7 +81,7 @@ class RedisPool final : public RedisEngine {
   mutable absl::Mutex mutex_;
   MonotonicCondVar changed_;
   std::vector<Lent> idle_ ABSL_GUARDED_BY(mutex_);  // the last used at the end
-  uint64_t master_ ABSL_GUARDED_BY(mutex_) = 0;     // those before it are left
+  uint64_t master_ ABSL_GUARDED_BY(mutex_) = 0;     // connections of earlier ones are closed
   size_t lent_ ABSL_GUARDED_BY(mutex_) = 0;
   bool tried_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status last_ ABSL_GUARDED_BY(mutex_);  // of the latest try to connect, or what broke since

@@ -17,13 +17,13 @@ namespace {
 
 constexpr size_t kTokenBytes = 16;
 
-// Ours: put off. Nobody's, as after a flush: ours again. Another's: no more.
+// Ours is extended; nobody's, as after a flush, becomes ours again; another's stays.
 constexpr char kRenew[] = R"(
 local owner = redis.call('GET', KEYS[1])
 if owner and owner ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1)";
-constexpr char kGiveBack[] = R"(
+constexpr char kRelease[] = R"(
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0)";
 
@@ -40,11 +40,10 @@ bool IsYes(const redisReply& reply) {
 RedisCommand CommandFor(const ClaimTable::Question& question) {
   const std::string life = absl::StrCat(absl::ToInt64Milliseconds(kClaimLife));
   switch (question.kind) {
-    case ClaimTable::Question::Kind::kTake: break;
-    case ClaimTable::Question::Kind::kPutOff:
+    case ClaimTable::Question::Kind::kAcquire: break;
+    case ClaimTable::Question::Kind::kRenew:
       return {"EVAL", kRenew, "1", question.name, question.token, life};
-    case ClaimTable::Question::Kind::kGiveBack:
-      return {"EVAL", kGiveBack, "1", question.name, question.token};
+    case ClaimTable::Question::Kind::kRelease: return {"EVAL", kRelease, "1", question.name, question.token};
   }
   return {"SET", question.name, question.token, "NX", "PX", life};
 }

@@ -1,10 +1,10 @@
-// Who of a cluster's daemons makes what all of them lack: a claim is a key that one daemon has set where
-// there was none, with an end that it puts off while it works. The others wait, and take over where the claim
-// lapses.
+// Which daemon of a cluster compiles what all of them lack. A claim is a lease: a key with a time to live
+// that one daemon sets where there is none, and renews while it works. The others wait, and take over where
+// it expires.
 //
 // Nothing correct rests on a claim: one that is lost, or believed by two, costs a compile that was not
-// needed. So a tier that does not answer, or holds a claim for longer than `kClaimPatience`, is told by
-// kNobodys: go on without. claim_table.h decides; this asks.
+// needed. So where the tier does not answer, or another holds the claim for longer than `kClaimPatience`, the
+// answer is kNobodys: go on without. claim_table.h decides, and this sends its requests.
 //
 // Threads: thread-safe; a thread of its own asks for all claims together, so that who waits holds none.
 // Answers come with a lock held: they return at once, and call nothing here.
@@ -35,7 +35,7 @@ class TierClaims {
   // `engine` outlives the claims and has a connection for them. UNAVAILABLE where the system gives no thread.
   static absl::StatusOr<std::unique_ptr<TierClaims>> Create(RedisEngine* engine,
                                                             absl::Duration command_limit);
-  // Gives back what is held, where the tier answers.
+  // Releases what is held, where the tier answers.
   ~TierClaims();
 
   using Answer = ClaimTable::Answer;

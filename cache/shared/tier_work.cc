@@ -63,7 +63,7 @@ if #redis.call('XPENDING', KEYS[1], 'kiln', ARGV[2], ARGV[2], 1, ARGV[1]) == 0 t
 constexpr absl::string_view kRenew = R"(
 redis.call('XCLAIM', KEYS[1], 'kiln', ARGV[1], 0, ARGV[2], 'JUSTID')
 return 1)";
-constexpr absl::string_view kGiveBack = R"(
+constexpr absl::string_view kRelease = R"(
 redis.call('XCLAIM', KEYS[1], 'kiln', ARGV[1], 0, ARGV[2], 'IDLE', 86400000, 'RETRYCOUNT', 0, 'JUSTID')
 return 1)";
 constexpr absl::string_view kEnd = R"(
@@ -238,8 +238,8 @@ absl::StatusOr<bool> TierWork::Renew(const List& list, const Claimed& claimed) c
   return reply->integer == 1;
 }
 
-absl::Status TierWork::GiveBack(const List& list, const Claimed& claimed) const {
-  return Run(OfOwner(kGiveBack, list, claimed)).status();
+absl::Status TierWork::Release(const List& list, const Claimed& claimed) const {
+  return Run(OfOwner(kRelease, list, claimed)).status();
 }
 
 absl::StatusOr<bool> TierWork::End(const List& list, const Claimed& claimed, bool tried) const {

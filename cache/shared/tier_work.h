@@ -90,7 +90,7 @@ class TierWork {
   // False where it is this daemon's no more.
   absl::StatusOr<bool> Renew(const List& list, const Claimed& claimed) const;
   // Another may claim it at once, and nothing was tried. One that is another's by now stays so.
-  absl::Status GiveBack(const List& list, const Claimed& claimed) const;
+  absl::Status Release(const List& list, const Claimed& claimed) const;
   // It is done with, and what is known is in the tier. `tried`: nobody need ask for it again; false for what
   // was refused, which others than its asker may ask for. False where it is this daemon's no more: then
   // whoever has it ends it.

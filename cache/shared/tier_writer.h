@@ -1,5 +1,5 @@
-// Writes to the shared tier in the background, by one thread: in the order of their arrival, and always so
-// what is of one key.
+// Writes to the shared tier in the background, by one thread: first in, first out, and strictly so for each
+// key.
 //
 // A write that the tier does not take for now (UNAVAILABLE, DEADLINE_EXCEEDED) is tried again, with pauses,
 // for half a minute, while those of other keys go on; one that it refuses, or that came when `bytes_max` wait

@@ -1,5 +1,5 @@
-// Concurrent Gets of one key share one read of the store below. A write of a key detaches the reads
-// in flight: a Get that starts after it reads anew. Thread-safe.
+// Concurrent Gets of one key share one read of the store below. A write of a key detaches the reads in
+// flight: a Get that starts after it reads again. Thread-safe.
 #pragma once
 
 #include <atomic>

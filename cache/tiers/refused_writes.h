@@ -1,7 +1,6 @@
-// What the disk refused, for a minute: whoever waited for an artifact has been told that it exists and is
-// about to fetch it, though the memory tier may be too small for it or busy with other things. Bounded in
-// bytes: the oldest go first, and a batch above the bound is not kept. Thread-safe. What is over is let go by
-// the next call.
+// Keeps batches that the disk refused for a minute: callers were told that the artifact exists and are about
+// to fetch it, and the memory tier may have evicted it. Bounded in bytes: the oldest go first, and a batch
+// above the bound is not kept. Thread-safe. What has expired is freed by the next call.
 #pragma once
 
 #include <cstdint>

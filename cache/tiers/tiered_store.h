@@ -39,8 +39,8 @@ class TieredStore : public ArtifactStore {
   uint64_t fast_hits() const { return fast_hits_.load(std::memory_order_relaxed); }
 
  private:
-  // A version moves at the start and at the end of each write, `taken` at the end of each that the slow store
-  // took: many may be refused at a time, and none of them stands in another's way.
+  // A write increments its stripes' version at its start and at its end, and `taken` at its end where the
+  // slow store took it: refused writes may overlap without invalidating each other.
   struct Versions {
     uint64_t version = 0;
     uint64_t taken = 0;

@@ -1,4 +1,4 @@
-// The one seam that says who calls, and whether he may: every handler of every service asks it first.
+// Authentication and authorisation of calls, in one place: every handler of every service asks it first.
 //
 // A gate belongs to one gRPC server. Of a unix socket the connections of one server are all of one caller,
 // for whom the gate is made; by TLS each call's connection has a certificate that gRPC has verified.
@@ -20,9 +20,10 @@ class Gate {
   Gate(const Identities* identities, const Identity* connection)
       : identities_(identities), connection_(connection) {}
 
-  // For whom the call is: the caller, or the tenant that he names in kOnBehalfOfMetadata (compiler/support/
-  // protocol.h). It lives as long as the identities. UNAUTHENTICATED where the certificate says nothing,
-  // PERMISSION_DENIED, which names the role that is missing, where he may not ask that.
+  // The identity that the call is made for: the caller, or the tenant that it names in kOnBehalfOfMetadata
+  // (compiler/support/protocol.h). It lives as long as the identities. UNAUTHENTICATED where the certificate
+  // names no tenant; PERMISSION_DENIED, which names the missing role, where the caller may not make this
+  // call.
   absl::StatusOr<const Identity*> Admit(const grpc::ServerContextBase& call, Rpc rpc) const;
 
  private:

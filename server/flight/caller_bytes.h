@@ -1,6 +1,6 @@
-// What callers have said and kilnd keeps before and beside places: headers of flights that are looked up,
-// hints of all that wait. It is bounded for all together, and none of many tenants takes all of it: one may
-// have as much as is left to the others, so that of n that take what they get each has max / (n + 1).
+// Memory of requests that hold no place: headers of flights that are looked up, hints of all that wait. It is
+// bounded for all together, and no tenant takes all of it: a tenant may use as much as is left free, so that
+// each of n greedy ones has max / (n + 1).
 //
 // No threads: whoever owns it locks it. Limits: an entry a tenant that holds any.
 #pragma once

@@ -1,7 +1,7 @@
-// Tasks of no flight, in their turn among those of flights: what people and other daemons ask of workers and
-// GPUs. They wait in the table's queue by number, and here.
+// Tasks that belong to no flight: what people and other daemons request of workers and GPUs. They wait in the
+// table's queue by number, among the tasks of flights, and here.
 //
-// Threads: Start and Close on the table's strand, the others any. What a chore is to tell it tells once, on
+// Threads: Start and Close on the table's strand, the others any. A chore's callback is called once, on
 // another thread. Limits: who submits bounds what waits.
 #pragma once
 

@@ -1,15 +1,14 @@
-// Whether a flight may begin or go on, by its tenant's quota of the hour and by the time that its callers
-// have; and when to come again, where it may not.
+// Admission control: whether a flight may begin or go on, by its tenant's hourly quota and its callers'
+// deadlines; and when to retry, where it may not.
 //
-// - Whose tenant has used its quota (hourly_quotas.h) begins nothing: what has begun goes on.
-// - Who would not have its program before its deadline is refused, while there is other work to be done: by
-//   the time that its tenant's compiles of its class took lately and the tenant's share of the workers, an
-//   estimate that errs on the short side.
-// - Who is refused is told to come again behind those of its tenant who were told before.
+// - A tenant that has used its quota (hourly_quotas.h) begins nothing new; what has begun goes on.
+// - A flight that would miss its deadline is refused while there is other work: the estimate is the recent
+//   compile time of its tenant and class over the tenant's share of the workers, and errs on the short side.
+// - A refusal's retry delay is behind those that the tenant's callers were given before.
 //
-// Errors: RESOURCE_EXHAUSTED with when to come again (`PushbackOf`). Ownership: the clock's and the tasks'
-// owner outlives it. Threads: one at a time (the table's strand). Limits: those of HourlyQuotas,
-// ExpectedCallers and RecentMeans.
+// Errors: RESOURCE_EXHAUSTED with a retry delay (`PushbackOf`). Ownership: the clock's and the tasks' owner
+// outlives it. Threads: one at a time (the table's strand). Limits: those of HourlyQuotas, ExpectedCallers
+// and RecentMeans.
 #pragma once
 
 #include <cstddef>

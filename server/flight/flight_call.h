@@ -1,4 +1,4 @@
-// One call that asks for a key, as its transport hands it to the table.
+// One call that requests a key, as its transport passes it to the table.
 //
 // Ownership: the subscriber is shared with the transport, and dropped after its End. Threads: it is called on
 // the table's strand, returns at once and never calls back in. Limits: `bytes` count in CallerBytes,

@@ -1,9 +1,9 @@
-// What all compiles of a daemon share: its parts, and what is remembered of keys that bring workers down.
+// What all compiles of a daemon share: its parts, and the record of keys that crash workers.
 //
 // Refusals that would only repeat (UNIMPLEMENTED, INVALID_ARGUMENT) are stored before they are told. A key
-// that brought down two workers, of whichever daemons of a shared tier, is refused with FAILED_PRECONDITION
-// for a day, or until it is removed. Nobody's word counts for more than one of the two: a daemon refuses what
-// has brought down a worker of its own, or what a daemon that it trusts has signed.
+// that crashed two workers, of any daemons of a shared tier, is quarantined: refused with FAILED_PRECONDITION
+// for a day, or until the refusal is removed. Other daemons' counts alone are not enough: a daemon refuses
+// what has crashed a worker of its own, or a refusal that a trusted daemon has signed.
 //
 // Thread-safe.
 #pragma once

@@ -30,7 +30,7 @@ absl::Status FlightEntrance::TakePlace(Flight& flight) {
 
 absl::Status FlightEntrance::ChargeGraph(Flight& flight, uint64_t bytes) {
   if (bytes <= flight.request->bytes.graph) return absl::OkStatus();
-  here_.places.GiveBack(flight);
+  here_.places.Release(flight);
   flight.request->bytes.all += bytes - flight.request->bytes.graph;
   flight.request->bytes.graph = bytes;
   return TakePlace(flight);

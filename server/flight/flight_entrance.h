@@ -1,13 +1,13 @@
-// Whether a flight gets a place, and who gives one back for it.
+// Whether a flight gets a place, and which flight loses its own for it.
 //
 // Places: at most workers + queue_max flights, of those that wait for an upload, are compiled or stored, with
 // graphs, headers and uploads on their way, to the end of their unpacking, of at most graphs_bytes_max. What
 // workers have made of a graph counts as well: while that comes to more, what has begun is finished before
-// anything else begins. One more is refused with RESOURCE_EXHAUSTED before it uploads, and told when to come
-// again (`PushbackOf`), behind those of its tenant who were told before; where another tenant holds more than
-// its own, of places or of bytes, that one's latest flights that hold nothing else are refused in its stead.
-// Likewise refused is whose tenant has used its quota of the hour, and who would not have its program in time
-// (flight_admission.h).
+// anything else begins. One more is refused with RESOURCE_EXHAUSTED before it uploads, with a retry delay
+// (`PushbackOf`) behind those that its tenant's callers were given before; where another tenant holds more
+// than its own, of places or of bytes, that one's latest flights that hold nothing else are refused in its
+// stead. Refused as well are flights of a tenant that has used its hourly quota, and flights that would miss
+// their deadline (flight_admission.h).
 //
 // A daemon that is drained by hand refuses in the same place with UNAVAILABLE, until that is undone; so does
 // one that stops.
@@ -40,7 +40,7 @@ class FlightEntrance {
   absl::Status TakePlace(Flight& flight);
   // The place was taken for the size that the first caller gave, and another's upload may be larger.
   absl::Status ChargeGraph(Flight& flight, uint64_t bytes);
-  // Who holds more than a newcomer gives its place back. False: nobody does.
+  // Takes a place from the tenant that holds more than a newcomer would. False: there is none.
   bool Displace(const std::string& tenant, uint64_t bytes, FlightPlaces::Short what);
   absl::Status RefuseForRoom(const Flight& flight);
 

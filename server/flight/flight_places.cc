@@ -38,7 +38,7 @@ void FlightPlaces::Take(Flight& flight) {
   placed.bytes += request.bytes.all;
 }
 
-void FlightPlaces::GiveBack(Flight& flight) {
+void FlightPlaces::Release(Flight& flight) {
   if (!flight.place.taken) return;
   flight.place.taken = false;
   --places_;

@@ -2,12 +2,11 @@
 // their unpacking, and what workers have made of a graph.
 //
 // A place is for one request; what uploads take beyond its graph is charged beside it while they are on their
-// way. An upload that is unpacked when its flight has stopped to charge it is charged by itself. Places are
-// refused above `places_max` and `bytes_max` by who asks `ShortOf` first; what is there is charged, whatever
-// may be.
+// way. An upload that is unpacked when its flight has stopped to charge it is charged by itself. The caller
+// checks `places_max` and `bytes_max` by `ShortOf` first; what is in memory is charged in any case.
 //
-// Where room is short, the tenant that holds most of what is short gives it back, where that is more than a
-// newcomer's comes to: `Displaceable` names its latest flight that holds nothing else.
+// Where room is short, the tenant that holds most loses some, if it holds more than a newcomer's would:
+// `Displaceable` names its latest flight that holds nothing else.
 //
 // Ownership: of flights it changes `place`. Threads: one at a time (the table's
 // strand). Limits: an entry a tenant that holds any, and an upload that is unpacked.
@@ -42,7 +41,7 @@ class FlightPlaces {
                                        absl::FunctionRef<bool(FlightId)> waits) const;
 
   void Take(Flight& flight);
-  void GiveBack(Flight& flight);                    // nothing where it has none
+  void Release(Flight& flight);                     // nothing where it has none
   void ChargeHeld(Flight& flight, uint64_t bytes);  // of what workers have made; never less than before
 
   // ---- Uploads on their way to a flight with a place ----

@@ -33,7 +33,7 @@ void FlightResults::Answer(Flight& flight, CallId id) {
 }
 
 void FlightResults::Stored(Flight& flight, const absl::Status& status) {
-  here_.places.GiveBack(flight);
+  here_.places.Release(flight);
   const FlightEventPtr stored = StoredEvent(status);
   std::vector<CallId> unserved;
   const std::vector<CallId> waiters(flight.waiters.begin(), flight.waiters.end());

@@ -1,5 +1,5 @@
-// What a flight has made: whom it fits is answered at once, and told when the store has taken it; those whose
-// sizes it does not fit wait for the flight's end and go on in the key's next flight.
+// Delivers what a flight has made: callers whose sizes it fits are answered at once, and told when the store
+// has taken it; the others wait for the flight's end and go on in the key's next flight.
 //
 // `durable` is said of what the store has taken.
 //

@@ -148,7 +148,7 @@ void FlightSubscriptions::Erase(Flight& flight) {
   if (flight.state == FlightState::kQueued) --here_.queued;
   if (flight.work.begun) --here_.begun;
   here_.tasks.Drop(flight);
-  here_.places.GiveBack(flight);
+  here_.places.Release(flight);
   here_.callers.Take(flight.request->caller.tenant, flight.caller_bytes);
   here_.flights.Erase(flight);
 }

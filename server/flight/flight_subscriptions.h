@@ -1,7 +1,7 @@
 // Who waits for a flight, from the first caller that it begins with to the end of the last: callers are
 // subscribers of their flight, and a flight without any ends.
 //
-// A flight that everybody left, or that has failed, gives its place back at once while it waits, and when its
+// A flight that everybody left, or that has failed, releases its place at once while it waits, and when its
 // tasks have ended while it runs (state dying): nobody joins it meanwhile, and what waits of it never runs.
 // One that has its graph goes on for lost_patience for each caller whose connection broke: he comes again,
 // and attaches himself to it. Who was not served by what it made goes on in the key's next flight.

@@ -1,5 +1,4 @@
-// When the table looks at a call or a flight next: one set for both, the earliest first, of two at a time the
-// call.
+// The table's timers of calls and flights: one ordered set, the earliest first, at equal times the call.
 //
 // No threads, no clock: whoever owns it locks it. Limits: who sets bounds what is set.
 #pragma once

@@ -1,13 +1,13 @@
-// Turns of flights at the workers and GPUs: a flight that has its graph is queued, its tasks are started when
-// it is their turn, and what each one's end asks for waits for its own.
+// Schedules flights on workers and GPUs: a flight that has its graph is queued, its tasks start in their
+// turn, and the tasks that follow from them are queued again.
 //
 // A flight runs while a task of it is at a worker or a GPU, or what a task brought is being taken in; while
 // all that it needs waits for its turn it is waiting, and holds neither worker, GPU nor thread. Which task
 // runs next is fair to tenants and their jobs (task_queue.h). A flight is background while all that have
 // joined it are.
 //
-// Refused again when it is its turn, and while it is queued for that, is whose tenant has used its quota of
-// the hour, and who would not have its program in time (flight_admission.h).
+// Admission (flight_admission.h) is checked again while a flight is queued and at its turn: its tenant's
+// quota may be used up, or its deadline out of reach by then.
 //
 // Ownership: all outlive it. Threads: one at a time (the table's strand). Limits: FlightPlaces bounds the
 // flights, whoever compiles their tasks.
@@ -33,7 +33,7 @@ class FlightTurns {
   void Enqueue(Flight& flight, CallId leader);
   // Of a queued one whose time may be up.
   void CheckTime(Flight& flight);
-  // After every input that may end a flight: what it held may be what others wait for.
+  // After every input that may end a flight: others may wait for what it held.
   void StartTasks();
   // Of one that came back from another daemon without a program.
   absl::Status GoOnHere(Flight& flight);

@@ -1,4 +1,4 @@
-// Who says what a gang is served, as those see it who stand before its members: Gangs, in a daemon.
+// The interface to whatever decides what a gang is served: Gangs, in a daemon.
 #pragma once
 
 #include <functional>

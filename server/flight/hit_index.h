@@ -1,8 +1,9 @@
 // What hits are answered from: immutable snapshots of keys above the store, with guards ready to evaluate and
 // replies already serialized. It is filled by use and holds the most recently used within `bytes_max`.
 //
-// An entry goes by name (`Erase`: evicted, removed, another variant stored), never all at once. Who reads the
-// store to fill it says so before (`Load`), so that what goes meanwhile is not put back.
+// Entries are invalidated one by one (`Erase`: evicted, removed, another variant stored), never all at once.
+// A fill announces itself before it reads the store (`Load`), so that what is erased meanwhile is not put
+// back.
 //
 // Thread-safe: shards with a lock each, held for a look-up. Limits: the entries' bytes; a key larger than
 // a shard's part is not kept.

@@ -1,5 +1,5 @@
-// What is in flight: flights, the calls that wait for them, the tasks and places that they have, and whom
-// they ask for what. Those who decide about flights share it: FlightTable and the parts that it is made of.
+// The state of all flights: the flights, the calls that wait for them, their tasks and places, and the
+// interfaces that they use. FlightTable and its parts share it.
 //
 // Ownership: it owns what is in it but what comes in by pointers, which outlives it. Threads: one at a time
 // (the table's strand). Limits: those of its parts.

@@ -1,4 +1,4 @@
-// The keys of which there is a flight that can be joined, for those who may not wait for the flights' strand.
+// The keys with a flight that can be joined, for threads that must not wait for the flights' strand.
 //
 // Thread-safe: one lock, held for a look. Limits: a key a flight.
 #pragma once

@@ -1,5 +1,6 @@
-// Why a compile is refused for now, and when to come again: for want of room or time (RESOURCE_EXHAUSTED), or
-// as the daemon is drained or stops (UNAVAILABLE; of stopping it does not say when).
+// Back-pressure: why a compile is refused for now, and when to retry: for want of room or time
+// (RESOURCE_EXHAUSTED), or while the daemon is drained or stops (UNAVAILABLE; without a delay where it
+// stops).
 //
 // Threads: pure functions.
 #pragma once
@@ -28,7 +29,7 @@ absl::Status RefusalOfStopping();
 // What another daemon has refused, as it told.
 absl::Status WithPushback(absl::Status status, absl::Duration come_again);
 
-// When to come again; nothing where it does not say.
+// The retry delay; nullopt where the status has none.
 std::optional<std::chrono::milliseconds> PushbackOf(const absl::Status& status);
 
 }  // namespace kiln

@@ -99,13 +99,13 @@ void TierFlights::Claimed(FlightId id, ClaimTable::Answer answer) {
 // ---- Ends ------------------------------------------------------------------------------------
 
 void TierFlights::Over(FlightId id) {
-  if (flights_.erase(id) > 0) outside_.give_back(id);
+  if (flights_.erase(id) > 0) outside_.release(id);
 }
 
 void TierFlights::Made(FlightId id) { flights_.erase(id); }
 
 void TierFlights::Close() {
-  for (const auto& [id, flight] : std::exchange(flights_, {})) outside_.give_back(id);
+  for (const auto& [id, flight] : std::exchange(flights_, {})) outside_.release(id);
 }
 
 }  // namespace kiln

@@ -4,9 +4,9 @@
 //   looking → there: known here now     → not there: claiming → ours: checking → there | compile it here
 //           → it does not say: compile it here                → it does not say: compile it here
 //
-// Whatever the tier does, the flight goes on, with what is known without it. All that it asks there has one
-// limit together; where another daemon had the claim, or something was fetched, the rest has another one. A
-// claim ends with the write of what was made, or with its flight.
+// Whatever the tier does, the flight goes on, with what is known without it. All of its requests there share
+// one time limit, which starts again where another daemon had the claim or something was fetched. A claim is
+// released with the write of what was made, or with its flight.
 //
 // Threads: one at a time (the table's strand). An input about what is gone is ignored. `Outside` returns at
 // once; `looked` may call LookFurther and Over.
@@ -34,10 +34,10 @@ class TierFlights final : public FlightClaims {
     // `Taken`.
     std::function<void(FlightId, const TierKeys::Name&, MonotonicTime deadline)> look;
     // Ends with `Claimed`, by the deadline unless it is known to be another's by then; or with nothing once
-    // it is given back.
+    // it is released.
     std::function<void(FlightId, const TierKeys::Name&, MonotonicTime deadline)> claim;
     // When what was written before is in the tier, or never will be. Also of what was never claimed.
-    std::function<void(FlightId)> give_back;
+    std::function<void(FlightId)> release;
     std::function<void(FlightId, KnownKeyPtr, FlightTable::Where)> looked;  // the table's input
   };
   // The clock outlives it.
@@ -57,7 +57,7 @@ class TierFlights final : public FlightClaims {
   void Claimed(FlightId id, ClaimTable::Answer answer);
   // What was made is written from now on, and the claim ends with that.
   void Made(FlightId id);
-  // Gives all back; those that wait are answered no more.
+  // Releases all claims; pending requests get no answer.
   void Close();
 
   enum class State { kNone, kLooking, kClaiming, kChecking, kGoingOn };

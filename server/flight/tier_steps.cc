@@ -16,7 +16,7 @@ TierFlights::Outside TierSteps::StepsOutside() {
   outside.claim = [this](FlightId flight, const TierKeys::Name& key, MonotonicTime deadline) {
     if (!stopped_) Claim(flight, key, deadline);
   };
-  outside.give_back = [this](FlightId flight) { parts_.tier->ReleaseAfterWrites(flight); };
+  outside.release = [this](FlightId flight) { parts_.tier->ReleaseAfterWrites(flight); };
   outside.looked = [this](FlightId flight, KnownKeyPtr known, FlightTable::Where where) {
     parts_.table->Looked(flight, std::move(known), where);
   };

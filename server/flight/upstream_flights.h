@@ -1,5 +1,5 @@
 // What flights do with the upstream: look their key up there, give it their graph where it has none of it,
-// and take what comes back into the store, verified. Where it is not to be had, the flight goes on here, or
+// and take what comes back into the store, verified. Where it is unavailable, the flight goes on here, or
 // fails, as `upstream.when_away` says.
 //
 // A program of an upstream with another compiler has another CompileKey than one that is made here; it is

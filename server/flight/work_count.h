@@ -1,4 +1,4 @@
-// How much is at work: what is begun is counted until it has ended, and who stops waits for that.
+// Counts work in flight, so that a shutdown can wait for its end.
 //
 // Thread-safe.
 #pragma once

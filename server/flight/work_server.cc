@@ -129,9 +129,9 @@ bool WorkServer::Serve(const Device& device, const WorkList::Claimed& claimed) {
   } else if (const absl::Status measured = Measure(&item); measured.ok()) {
     measured_.fetch_add(1, std::memory_order_relaxed);
   } else if (absl::IsCancelled(measured)) {
-    spdlog::info("{} of the work list of {} is given back: {}", NameOf(claimed), device.ns,
+    spdlog::info("{} of the work list of {} is released: {}", NameOf(claimed), device.ns,
                  measured.ToString());
-    outside_.list->tier().GiveBack(list, claimed.claim).IgnoreError();  // then it lapses
+    outside_.list->tier().Release(list, claimed.claim).IgnoreError();  // then it lapses
     return false;
   } else if (absl::IsUnimplemented(outside_.gpus->KnownFacts(claimed.work->target).status())) {
     spdlog::warn("{} of the work list of {} is left: {}", NameOf(claimed), device.ns, measured.ToString());

@@ -5,9 +5,8 @@
 // One item at a time, in its turn among all work: in the background, charged to its tenant, who gets no more
 // where its quota of the hour is used up. What is measured is emitted before, so that a lease of the GPU
 // waits for no worker. An item whose measurement fails is said to have been tried; one that kTierWorkTriesMax
-// daemons ended over, too. One that does not get its turn, that is to end before its time, or whose record
-// the tier does not take is given back; one over which the GPU went is left, as by a daemon that died over
-// it.
+// daemons ended over, too. An item that does not get its turn, is stopped early, or whose record the tier
+// does not take is released; one during which the GPU failed is left to expire, as if this daemon had died.
 //
 // Threads: one of its own, which waits. Limits: one item; kWorkTurnSecondsMax for its next turn at a worker,
 // and for that at the GPU; a lease of the GPU for it.

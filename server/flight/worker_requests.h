@@ -1,5 +1,5 @@
-// What one compile asks of workers: each thing as often as it has to be tried. It is named by the number of
-// its task, and is forgotten when a worker has answered.
+// The requests of one compile to workers, with retries. A request is named by the number of its task, and
+// removed when a worker has answered.
 //
 // Thread-safe. Limits: who asks bounds what is asked.
 #pragma once

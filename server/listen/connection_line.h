@@ -1,5 +1,4 @@
-// A turn for each new connection, so that whoever opens them by the hundred costs no more than a few a
-// second.
+// A rate limit for new connections, by owner: a client that opens hundreds costs no more than a few a second.
 //
 // A connection is expensive before it has said anything: gRPC makes a transport, and takes it down again when
 // the handshake's time is over. An owner opens kAtOnce at once, and kPerSecond on and on; those beyond wait,

@@ -1,5 +1,6 @@
-// Closes the connections of who resets calls by the thousand, and keeps it away for a minute: a reset costs
-// the server many times what it costs the client, and gRPC reads whatever has come before it serves others.
+// Protects against floods of stream resets: closes the connections of a peer that resets calls by the
+// thousand, and refuses it for a minute. A reset costs the server many times what it costs the client, and
+// gRPC reads all that has arrived before it serves others.
 //
 // Counted is who made the calls: another user, with all of its processes; of the daemon's own user, who is
 // not to be locked out by one of its programs, a process; of TCP, which names nobody, a host. Anybody may

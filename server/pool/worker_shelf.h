@@ -1,5 +1,5 @@
-// Workers that wait for another task of the tenant whom they serve, while another tenant's task has their
-// place: a new process costs more than a small program does.
+// Idle workers, each bound to its tenant, while another tenant's task has their place: a new process costs
+// more than a small compile.
 //
 // Owns the processes. Thread-safe; a process is ended by whoever puts one too many, or looks when its time is
 // over, and that waits for its end. Limits: `processes_max`, each for kShelvedMinutesMax.

@@ -1,6 +1,6 @@
-// Objects on their way to callers, and what else such calls keep. An object that several calls of a tenant
-// send is in memory once and counts once, however slowly they take it. All together are bounded, and a tenant
-// may have as much as is left to the others (server/flight/caller_bytes.h).
+// Memory of objects that are being sent, and of the calls that send them. An object that several calls of a
+// tenant send is in memory once and counts once, however slowly they take it. The total is bounded, and a
+// tenant may use as much as is left free (server/flight/caller_bytes.h).
 //
 // Threads: thread-safe. What it gives may outlive it. Limits: an entry for each object that is being sent.
 #pragma once
@@ -19,8 +19,8 @@ class SentObjects {
  public:
   explicit SentObjects(uint64_t bytes_max);
 
-  // Given back where the last copy ends. RESOURCE_EXHAUSTED, with when to come again (`PushbackOf`), where
-  // there is no room.
+  // Released with its last copy. RESOURCE_EXHAUSTED, with a retry delay (`PushbackOf`), where there is no
+  // room.
   using Share = std::shared_ptr<const void>;
   absl::StatusOr<Share> Reserve(const std::string& tenant, uint64_t bytes);
   // The object of `bytes`: where one of the tenant's calls sends it, that one, else what `read` has, which is

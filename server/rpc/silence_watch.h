@@ -1,5 +1,5 @@
-// Ends calls whose client falls silent when it is the client's turn: to send the next message of an upload,
-// or to take what is sent. Such a call holds no thread, but a stream, and what was kept of it so far.
+// Inactivity timeout: ends calls whose client is silent when it has to send the next message of an upload or
+// read what is sent. Such a call holds no thread, but a stream and memory.
 //
 // Thread-safe; one thread of its own. Time is monotonic. Limits: one entry a call.
 // One serves all services of the daemon.

@@ -1,4 +1,4 @@
-// How much all imports together may have in files before it is put into the store.
+// Bounds the bytes that all imports together spool to files before they are put into the store.
 //
 // Threads: thread-safe.
 #pragma once
@@ -17,7 +17,7 @@ class SpoolBudget {
  public:
   explicit SpoolBudget(uint64_t bytes_max) : bytes_max_(bytes_max) {}
 
-  // Given back where it ends; the budget outlives it.
+  // Released with its end; the budget outlives it.
   using Share = std::unique_ptr<SpoolBudget, std::function<void(SpoolBudget*)>>;
   // RESOURCE_EXHAUSTED, with when to come again where others have what is missing (`PushbackOf`).
   absl::StatusOr<Share> Take(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);

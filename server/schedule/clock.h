@@ -1,5 +1,5 @@
-// Time, told twice. Limits and waits are by the monotonic clock, which no administrator sets; what people
-// read and what is stored is by the wall's. The types keep the two apart.
+// The two clocks: limits and waits use the monotonic clock, which nobody sets; what people read and what is
+// stored uses the wall clock. The types keep the two apart.
 //
 // Thread-safe.
 #pragma once

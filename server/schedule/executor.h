@@ -1,4 +1,4 @@
-// Work that blocks (disk, a compile) on threads of its own, so that who decides and who answers never waits.
+// Runs blocking work (disk, a compile) on threads of its own, so that strands and RPC threads never block.
 #pragma once
 
 #include <functional>

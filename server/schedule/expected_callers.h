@@ -1,6 +1,6 @@
-// How many of each tenant were told to come again and are not due yet: who is told next comes behind them.
-// Otherwise all that a full queue refuses come back together, as often as they are told, and refusing them
-// takes the time of those that are served.
+// Spreads retries: how many refused callers of each tenant are not due yet, so that the next retry delay is
+// behind theirs. Otherwise all callers that a full queue refuses would return at once, and refusing them
+// again would take the time of those that are served.
 //
 // No threads: whoever owns it locks it. Limits: an entry a tenant and second, as far ahead as one is told;
 // kExpectedTenantsMax tenants, of whom one more is not counted.

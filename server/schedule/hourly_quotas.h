@@ -1,5 +1,4 @@
-// What tenants took of workers and GPUs in the last hour, in seconds, and what those that have a quota may
-// take.
+// Worker and GPU seconds that each tenant used in the last hour, against its quota where it has one.
 //
 // What was taken counts from its end, by minutes: for an hour at least, and less than a minute longer. Who
 // has any left may begin; so what is taken in an hour exceeds a quota by what had begun by then at most.

@@ -1,4 +1,5 @@
-// What something took lately: the mean of the first kRecent values; then each new one moves it by its part.
+// An exponential moving average of durations: the plain mean of the first kRecent values, then each new one
+// has the weight 1 / kRecent.
 #pragma once
 
 #include <algorithm>

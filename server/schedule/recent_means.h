@@ -1,5 +1,5 @@
-// What something took lately, for each tenant and class of its work: one that asks for what takes long says
-// nothing of the others.
+// A RecentMean for each tenant and class of its work: one tenant's long compiles don't change another's
+// estimate.
 //
 // No threads: whoever owns it locks it. Limits: the kKept tenants and classes that came last.
 #pragma once

@@ -1,4 +1,4 @@
-// One Compile at the upstream: the graph goes up as it is taken, and its events come back. It holds no
+// One Compile at the upstream: the graph goes up under flow control, and its events come back. It holds no
 // thread.
 //
 // It lives until gRPC has ended it, whoever else lets go of it. The listener is called by gRPC's threads, one

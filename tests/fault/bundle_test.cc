@@ -473,7 +473,7 @@ TEST_F(Bundle, ImportsHaveOneBudgetTogether) {
   }));
   EXPECT_FALSE(refused(1'000'000)) << "there is room for that";
   context->TryCancel();
-  EXPECT_TRUE(Eventually([&] { return !refused(2'000'000); })) << "what it had is given back";
+  EXPECT_TRUE(Eventually([&] { return !refused(2'000'000); })) << "what it had is released";
 }
 
 TEST_F(Bundle, LargerThanTheStoreIsRefusedBeforeItIsSent) {

@@ -102,7 +102,7 @@ TEST(Endurance, AWorkerThatHoldsTooMuchIsReplaced) {
   for (const int mib : {40, 400}) {  // the second is the control
     TestDaemon daemon(absl::StrCat("workers { resident_bytes_max: ", mib << 20, " }"), {}, "", 1);
     const std::vector<pid_t> first = WorkersAfter(daemon, 1, "");
-    // Given back, it is nobody's.
+    // Released, it is nobody's.
     EXPECT_EQ(WorkersAfter(daemon, 4, "\ntake_mib 1"), first);
     const std::vector<pid_t> later = WorkersAfter(daemon, 8, "\nkeep_mib 8");
     EXPECT_EQ(first != later, mib == 40);

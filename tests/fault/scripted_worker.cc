@@ -25,7 +25,7 @@
 //   object_kib N       of bytes at random in each kernel's code
 //   rows N             of the gemms (default 8)
 //   schedules N …      the same with kernels; candidate 256 crashes the worker that emits it
-//   take_mib N         take so much memory and give it back, while planning
+//   take_mib N         take so much memory and free it, while planning
 //   keep_mib N         and keep it
 //   remember TEXT      in the process
 //   recall             the plan's calls list what the process remembers

@@ -88,7 +88,7 @@ TEST(StoreSyncErrorTest, WhatASyncLostIsNotAcknowledged) {
   for (const Outcome& outcome : FailAtEvery(step, /*no_sync=*/false)) {
     EXPECT_TRUE(outcome.failed) << "the script syncs less often";
     EXPECT_GT(outcome.refused, 0);
-    EXPECT_GT(outcome.acknowledged, kPuts / 2) << "writing goes on after the database was opened anew";
+    EXPECT_GT(outcome.acknowledged, kPuts / 2) << "writing goes on after the database was reopened";
     EXPECT_EQ(outcome.lost, 0);
     EXPECT_EQ(outcome.wrong, 0);
   }

@@ -21,7 +21,7 @@ namespace {
 constexpr char kSet[] = "\r\n$3\r\nSET\r\n";  // the claim's is an owner's first, then come the objects'
 constexpr char kGivesBack[] = "return redis.call('DEL'";  // of the claim's script
 constexpr char kPlans[] = "\nsleep_ms 1000\nkernels 4";
-constexpr char kPlansLong[] = "\nsleep_ms 3500\nkernels 4";  // longer than until a claim's end is put off
+constexpr char kPlansLong[] = "\nsleep_ms 3500\nkernels 4";  // longer than until a claim is renewed
 
 struct Death {
   const char* name;

@@ -175,8 +175,8 @@ TEST_F(TierWorkTest, DaemonsOfOneKeyAreTwo) {
   const auto claimed = Claim(first_);
   ASSERT_TRUE(claimed.has_value());
   EXPECT_EQ(*twin.work().Renew(kList, *claimed), false);
-  EXPECT_TRUE(twin.work().GiveBack(kList, *claimed).ok());
-  EXPECT_FALSE(Claim(second_).has_value()) << "it was given back by who had not claimed it";
+  EXPECT_TRUE(twin.work().Release(kList, *claimed).ok());
+  EXPECT_FALSE(Claim(second_).has_value()) << "it was released by who had not claimed it";
   EXPECT_EQ(*twin.work().End(kList, *claimed, /*tried=*/true), false);
   EXPECT_EQ(*first_.work().Renew(kList, *claimed), true);
 }
@@ -230,12 +230,12 @@ TEST_F(TierWorkTest, WhatIsGivenBackIsAnothersAtOnce) {
   const auto claimed = Claim(first_);
   ASSERT_TRUE(claimed.has_value());
   EXPECT_FALSE(Claim(second_).has_value());
-  EXPECT_TRUE(first_.work().GiveBack(kList, *claimed).ok());
+  EXPECT_TRUE(first_.work().Release(kList, *claimed).ok());
   const auto taken = Claim(second_);
   ASSERT_TRUE(taken.has_value());
   EXPECT_EQ(taken->tries, 0);
   // It is not his any more.
-  EXPECT_TRUE(first_.work().GiveBack(kList, *claimed).ok());
+  EXPECT_TRUE(first_.work().Release(kList, *claimed).ok());
   EXPECT_FALSE(Claim(first_).has_value());
 }
 

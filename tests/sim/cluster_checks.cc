@@ -22,7 +22,7 @@ microseconds Micros(absl::Duration duration) { return absl::ToChronoMicroseconds
 
 // ---- Claims ----------------------------------------------------------------------------------
 
-// Its end came though nobody gave it back.
+// It expired, and nobody had released it.
 void ClusterChecks::Lapse(const std::string& name) {
   const auto found = holders_.find(name);
   if (found == holders_.end() || found->second.until > cluster_->clock.now) return;
@@ -44,9 +44,8 @@ void ClusterChecks::ClaimAsked(const Host& host, const ClaimTable::Question& que
   Lapse(question.name);
   const auto found = holders_.find(question.name);
   const bool others = found != holders_.end() && found->second.token != question.token;
-  if (question.kind == ClaimTable::Question::Kind::kGiveBack) {
-    if (yes && others)
-      cluster_->Fail(absl::StrCat("a claim of ", question.name, " is given back by another"));
+  if (question.kind == ClaimTable::Question::Kind::kRelease) {
+    if (yes && others) cluster_->Fail(absl::StrCat("a claim of ", question.name, " is released by another"));
     if (found != holders_.end() && !others) holders_.erase(found);
     return;
   }
@@ -260,7 +259,7 @@ bool ClusterChecks::HasSeen(const std::string& name, size_t number, uint64_t lif
   return true;
 }
 
-// Whose owner is gone, or has given it back, somebody else has soon.
+// Whose owner is gone, or has released it, somebody else has soon.
 void ClusterChecks::SweepClaims() {
   const MonotonicTime now = cluster_->clock.now;
   std::map<std::string, MonotonicTime> free;
@@ -279,7 +278,7 @@ void ClusterChecks::SweepClaims() {
   free_since_ = std::move(free);
 }
 
-// Whose owner needs it no more is given back, again where that was lost.
+// Whose owner needs it no more is released, again where that was lost.
 void ClusterChecks::SweepKept() {
   const MonotonicTime now = cluster_->clock.now;
   for (const auto& [name, holder] : holders_) {

@@ -20,16 +20,16 @@ namespace kiln::sim {
 enum class ClusterFault {
   kNone,
   kIgnoredClaim,      // a claim that another holds is taken for one's own
-  kNotRenewed,        // claims are not put off
-  kNotReleased,       // claims are not given back
+  kNotRenewed,        // claims are not renewed
+  kNotReleased,       // claims are not released
   kForgottenClaim,    // one whose answer was lost is not thought of again
-  kNoCompare,         // the tier puts off and gives back whosever claim it is
+  kNoCompare,         // the tier renews and releases anybody's claim
   kOwnList,           // a gang is answered from what this daemon holds, whatever the tier has
   kLocalRefusal,      // the tier never has a gang's refusal
   kShortVerdict,      // verdicts end in the tier long before their time
   kNotPutBack,        // what the tier has lost stays lost
   kSeenEarly,         // what was put back is not looked at again
-  kNotKept,           // a verdict's end is not put off
+  kNotKept,           // a verdict is not renewed
   kOldGang,           // a job that starts anew keeps its gang's id
   kLostWaiter,        // who asked a tier that is cut is never told so
   kEarlyRelease,      // a claim ends before what was made is in the tier

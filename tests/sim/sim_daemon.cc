@@ -252,7 +252,7 @@ std::unique_ptr<TierFlights> SimDaemon::NewTierFlights() {
   outside.claim = [this](FlightId flight, const TierKeys::Name& key, MonotonicTime) {
     Claim(flight, key.compile_key);
   };
-  outside.give_back = [this](FlightId flight) { ReleaseAfterWrites(flight); };
+  outside.release = [this](FlightId flight) { ReleaseAfterWrites(flight); };
   outside.looked = [this](FlightId flight, KnownKeyPtr known, FlightTable::Where where) {
     Give(where == FlightTable::Where::kHere ? FlightInput::kHere : FlightInput::kEverywhere,
          table_->StateOfFlight(flight), [&] { table_->Looked(flight, std::move(known), where); });

@@ -51,7 +51,7 @@ struct FlightFacts {
   std::string key;
   MonotonicTime began;                              // to look further
   MonotonicTime ours_at = MonotonicTime::min();     // its claim; min: it has none
-  MonotonicTime token_over = MonotonicTime::max();  // when it was given back
+  MonotonicTime token_over = MonotonicTime::max();  // when it was returned
   MonotonicTime known_at = MonotonicTime::min();    // when it last saw its store
   bool without = false;                             // goes on though it has none
   bool in_part = false;                             // its store did not take what the tier has
@@ -81,7 +81,7 @@ class SimDaemon final : public Workers, public FlightStore, public FlightClaims 
   uint64_t life() const { return number_; }
   bool dead() const { return dead_; }
   MonotonicTime born() const { return born_; }
-  // Whether the claim of a flight is still to be put off.
+  // Whether the claim of a flight is still to be renewed.
   bool HoldsClaim(FlightId flight) const { return claims_.IsOurs(flight); }
   const std::map<FlightId, FlightFacts>& facts() const { return facts_; }
   std::set<std::string> ClaimsAwaited() const;  // keys

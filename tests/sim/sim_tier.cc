@@ -16,13 +16,13 @@ std::string SimTier::Get(Endings* endings, const std::string& name) {
 bool SimTier::Ask(const ClaimTable::Question& question) {
   const std::string owner = Owner(question.name);
   switch (question.kind) {
-    case ClaimTable::Question::Kind::kTake:
+    case ClaimTable::Question::Kind::kAcquire:
       if (!owner.empty()) return false;
       break;
-    case ClaimTable::Question::Kind::kPutOff:
+    case ClaimTable::Question::Kind::kRenew:
       if (!owner.empty() && owner != question.token && !blind) return false;
       break;
-    case ClaimTable::Question::Kind::kGiveBack:
+    case ClaimTable::Question::Kind::kRelease:
       return (owner == question.token || blind) && data_.claims.erase(question.name) > 0;
   }
   data_.claims[question.name] = {question.token, After(kClaimLife)};

@@ -22,7 +22,7 @@ class SimTier {
   // The clock outlives the tier.
   explicit SimTier(const SimClock* clock) : clock_(clock) {}
 
-  // What tier_claims.cc sends: SET NX PX, and its scripts that put off and give back.
+  // What tier_claims.cc sends: SET NX PX, and its scripts that renew and release.
   bool Ask(const ClaimTable::Question& question);
   // What tier_verdicts.cc sends: GET, and its scripts. `wanted` stands there afterwards, or something else.
   std::string Read(const std::string& name);
@@ -51,7 +51,7 @@ class SimTier {
   // It was flushed (nothing), or a replica that lags becomes its master (as it was then).
   void Become(Data data) { data_ = std::move(data); }
 
-  bool blind = false;  // planted: it puts off and gives back whosever claim it is
+  bool blind = false;  // planted: it renews and releases anybody's claim
 
   // ---- For checks ----
   std::string Owner(const std::string& name) { return Get(&data_.claims, name); }

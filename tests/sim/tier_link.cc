@@ -137,15 +137,15 @@ bool LinkClaims::AtTier(const ClaimTable::Question& question, TierLink::Fate fat
                                                                          : owner == question.token ? 1
                                                                                                    : 2);
   if (fate == TierLink::Fate::kCut) return false;
-  const bool takes = question.kind == ClaimTable::Question::Kind::kTake;
+  const bool takes = question.kind == ClaimTable::Question::Kind::kAcquire;
   if (!takes && forgotten_.contains(question.id)) return false;
   if (takes && !owner.empty() && cluster_->Plant(ClusterFault::kIgnoredClaim, 30)) {
     cluster_->checks->ClaimAsked(*host_, question, /*yes=*/true);
     return true;
   }
-  if (question.kind == ClaimTable::Question::Kind::kPutOff && cluster_->Plant(ClusterFault::kNotRenewed, 100))
+  if (question.kind == ClaimTable::Question::Kind::kRenew && cluster_->Plant(ClusterFault::kNotRenewed, 100))
     return true;
-  if (question.kind == ClaimTable::Question::Kind::kGiveBack &&
+  if (question.kind == ClaimTable::Question::Kind::kRelease &&
       cluster_->Plant(ClusterFault::kNotReleased, 30))
     return true;
   const bool yes = cluster_->tier.Ask(question);

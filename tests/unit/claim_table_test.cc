@@ -68,7 +68,7 @@ TEST_F(ClaimTableTest, WhoIsNotToldGoesOnAndFindsOutWhetherItIsOurs) {
   now_ = table_.Next();
   EXPECT_LT(now_, MonotonicTime(std::chrono::hours(1)) + absl::ToChronoNanoseconds(kClaimLife));
   const ClaimTable::Question doubt = Due();
-  EXPECT_EQ(doubt.kind, Kind::kPutOff) << "which its own token may";
+  EXPECT_EQ(doubt.kind, Kind::kRenew) << "which its own token may";
   EXPECT_EQ(doubt.token, lost.token);
   table_.Told(doubt, /*yes=*/true, now_);
   EXPECT_EQ(table_.Ours(kFlight), "key");
@@ -84,16 +84,16 @@ TEST_F(ClaimTableTest, WhoseAnswerWasNotWaitedForIsAskedAgain) {
   table_.Cut(cut, now_);
   EXPECT_EQ(answers_, Answers{});
   const ClaimTable::Question again = Due();
-  EXPECT_EQ(again.kind, Kind::kPutOff) << "it may be ours by now";
+  EXPECT_EQ(again.kind, Kind::kRenew) << "it may be ours by now";
   EXPECT_EQ(again.token, cut.token);
   EXPECT_EQ(again.deadline, cut.deadline);
   table_.Told(again, /*yes=*/true, now_);
   EXPECT_EQ(answers_, Answers{Answer::kOurs});
-  // Given back meanwhile, it is told so.
+  // Released meanwhile, it is told so.
   table_.Release(kFlight, now_);
   table_.Cut(Due(), now_);
   const ClaimTable::Question back = Due();
-  EXPECT_EQ(back.kind, Kind::kGiveBack);
+  EXPECT_EQ(back.kind, Kind::kRelease);
   table_.Told(back, /*yes=*/true, now_);
   EXPECT_TRUE(table_.empty());
 }
@@ -101,7 +101,7 @@ TEST_F(ClaimTableTest, WhoseAnswerWasNotWaitedForIsAskedAgain) {
 TEST_F(ClaimTableTest, WhoIsAskedForAgainHasItsTimeAndNoMore) {
   table_.Cut(Due(), now_);
   now_ += milliseconds(50);
-  EXPECT_EQ(Due().kind, Kind::kPutOff) << "whether it is ours is still to be found out";
+  EXPECT_EQ(Due().kind, Kind::kRenew) << "whether it is ours is still to be found out";
   EXPECT_EQ(answers_, Answers{Answer::kNobodys});
 }
 
@@ -110,7 +110,7 @@ TEST_F(ClaimTableTest, WhatMayBeOursIsGivenBack) {
   table_.Told(lost, std::nullopt, now_);
   table_.Release(kFlight, now_);
   const ClaimTable::Question back = Due();
-  EXPECT_EQ(back.kind, Kind::kGiveBack);
+  EXPECT_EQ(back.kind, Kind::kRelease);
   EXPECT_EQ(back.token, lost.token);
   table_.Told(back, /*yes=*/false, now_);  // it never was
   EXPECT_TRUE(table_.empty());
@@ -133,7 +133,7 @@ TEST_F(ClaimTableTest, WhoClaimsAgainRecognisesItsOwn) {
   };
   claim();
   const ClaimTable::Question again = Due();
-  EXPECT_EQ(again.kind, Kind::kPutOff);
+  EXPECT_EQ(again.kind, Kind::kRenew);
   EXPECT_EQ(again.token, lost.token);
   table_.Told(again, std::nullopt, now_);
   claim();
@@ -149,7 +149,7 @@ TEST_F(ClaimTableTest, WhoClaimsAgainWaitsForAnother) {
   EXPECT_EQ(answers_, Answers{Answer::kNobodys});
   now_ = table_.Next();
   const ClaimTable::Question next = Due();
-  EXPECT_EQ(next.kind, Kind::kTake);
+  EXPECT_EQ(next.kind, Kind::kAcquire);
   table_.Told(next, /*yes=*/true, now_);
   EXPECT_EQ(answers_, (Answers{Answer::kNobodys, Answer::kOurs}));
 }
@@ -162,7 +162,7 @@ TEST_F(ClaimTableTest, WhatIsGivenBackAndNotToldIsGivenBackAgain) {
   int times = 0;
   for (; !table_.empty() && times < 1000; ++times) {
     const ClaimTable::Question back = Due();
-    EXPECT_EQ(back.kind, Kind::kGiveBack);
+    EXPECT_EQ(back.kind, Kind::kRelease);
     table_.Told(back, std::nullopt, now_);
     if (!table_.empty()) now_ = table_.Next();
   }

@@ -1,4 +1,4 @@
-// The engine on RocksDB on a disk that is slow, full or unreadable: opened anew, and what is not promised
+// The engine on RocksDB on a disk that is slow, full or unreadable: reopened, and what is not promised
 // then.
 #include <atomic>
 #include <fstream>
@@ -121,7 +121,7 @@ TEST(RocksdbStoreTest, OpeningAnewWaitsForNoReclaim) {
   EXPECT_EQ((*store)->Put({Tuning("a")}).code(), StatusCode::kResourceExhausted);
   system->full = false;
   absl::Status put = absl::UnknownError("not yet");
-  // The catalogue answers as it did while the database is opened anew.
+  // The catalogue answers as it did while the database is reopened.
   std::atomic<bool> open{false};
   std::atomic<int> scans{0};
   std::thread reader([&] {
@@ -232,7 +232,7 @@ TEST_F(ReopeningTest, WhatCannotBeOpenedIsNotPromised) {
 TEST_F(ReopeningTest, WhatWasSetAsideIsNotPromised) {
   std::ofstream(directory_.path() + "/db/CURRENT") << "damaged";
   EXPECT_EQ(store_->Put({Tuning("c")}).code(), StatusCode::kResourceExhausted) << "of the format";
-  EXPECT_TRUE(store_->started_anew());
+  EXPECT_TRUE(store_->was_reset());
   ExpectNothingIsPromised();
   system_->logs_full = false;
   ASSERT_TRUE(PutOnceItOpens().ok());

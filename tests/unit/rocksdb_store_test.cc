@@ -46,7 +46,7 @@ TEST(RocksdbStoreTest, EntriesUsesAndPinsSurviveReopening) {
   EXPECT_EQ(**(*store)->Get(entry.id), *entry.value);
   EXPECT_EQ((*store)->Find(entry.id)->hits, 6u);
   EXPECT_TRUE((*store)->Find(entry.id)->pinned);
-  EXPECT_FALSE((*store)->started_anew());
+  EXPECT_FALSE((*store)->was_reset());
 }
 
 // More entries than are loaded together, of two kinds, some replaced.
@@ -227,14 +227,14 @@ TEST(RocksdbStoreTest, DatabaseThatDoesNotOpenIsSetAside) {
   {
     auto store = RocksdbStore::Open(options);
     ASSERT_TRUE(store.ok()) << store.status();
-    EXPECT_TRUE((*store)->started_anew());
+    EXPECT_TRUE((*store)->was_reset());
     EXPECT_FALSE((*store)->Get(Tuning("a").id).ok());
     EXPECT_TRUE((*store)->Put({Tuning("a")}).ok());
     EXPECT_TRUE(std::filesystem::exists(directory.path() + "/corrupt-12345/CURRENT"));
   }
   auto store = RocksdbStore::Open(options);
   ASSERT_TRUE(store.ok());
-  EXPECT_FALSE((*store)->started_anew());
+  EXPECT_FALSE((*store)->was_reset());
   EXPECT_TRUE((*store)->Get(Tuning("a").id).ok());
 }
 

@@ -45,7 +45,7 @@ TEST(SentObjects, OfOneTenantIsReadAndCountedOnce) {
     ASSERT_NE(copy, nullptr);
     EXPECT_EQ(copy.get(), copies[0].get());
   }
-  // The last copy gives it back, and who comes then reads anew.
+  // The last copy releases it, and who comes then reads again.
   while (copies.size() > 1) copies.pop_back();
   EXPECT_FALSE(Get(sent, "t", "more", 1).ok());
   copies.clear();

@@ -37,7 +37,7 @@ class TierFlightsTest : public testing::Test {
                   [this](FlightId, const TierKeys::Name& key, MonotonicTime deadline) {
                     Say("claim " + key.compile_key, deadline);
                   },
-                  [this](FlightId) { said_.push_back("give back"); },
+                  [this](FlightId) { said_.push_back("release"); },
                   [this](FlightId, KnownKeyPtr known, FlightTable::Where where) {
                     said_.push_back(absl::StrCat(where == FlightTable::Where::kHere ? "here " : "everywhere ",
                                                  known->variants.size()));
@@ -70,7 +70,7 @@ TEST_F(TierFlightsTest, WhatNobodyHasIsClaimedAndLookedForOnceMore) {
   flights_.Missed(kFlight, absl::NotFoundError("no"), KnownWith(0));
   EXPECT_EQ(Said(), Lines{"everywhere 0"});
   flights_.Over(kFlight);
-  EXPECT_EQ(Said(), Lines{"give back"});
+  EXPECT_EQ(Said(), Lines{"release"});
 }
 
 // Another caller's gang had brought it while the claim was awaited: the tier has no more than the store then.
