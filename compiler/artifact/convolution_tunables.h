@@ -1,10 +1,9 @@
-// The convolutions of images that the runtime gives to cuDNN as they stand, of a program's library call
-// (program_calls.h): one, or a gradient or two of it.
+// The cuDNN convolutions of a library call (program_calls.h): the convolution itself, or one or two of its
+// gradients.
 //
-// They count if every size and stride is fixed, and are described by what the runtime will see of them
-// (client/runtime/tuned_convolutions.h). What the runtime makes a gemm of is none. Precision is as
-// torch has it unless told otherwise; one that the runtime sees otherwise runs by cuDNN's first plan.
-// Threads: pure function.
+// Only those with fixed sizes and strides, described exactly as the runtime describes them
+// (client/runtime/tuned_convolutions.h); what the runtime runs as a gemm is left out. Precision is torch's
+// default: where a process sets another, the convolution runs by cuDNN's first plan. Threads: pure function.
 #pragma once
 
 #include <vector>

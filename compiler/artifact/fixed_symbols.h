@@ -1,6 +1,6 @@
 // Symbols that the graph's own guards fix: `64*s1 == 64*s1 + 64*s2` makes s2 the constant 0, and
-// `s3 == s1` makes s3 another name of s1. Sizes are rewritten with what is known, which views need to
-// be understood and loops to be merged; the guards stay, so nothing is assumed that is not checked.
+// `s3 == s1` makes s3 another name of s1. Sizes are rewritten with it, so that views can be resolved and
+// loops merged; the guards stay, so nothing is assumed that is not checked.
 //
 // Threads: one. Errors: none.
 #pragma once

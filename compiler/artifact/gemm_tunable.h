@@ -1,10 +1,9 @@
-// The gemm that the runtime gives to cuBLASLt as it stands, of a program's library call
-// (program_calls.h).
+// The cuBLASLt gemm of a program's library call (program_calls.h).
 //
-// It counts if every size and stride of it is fixed, and is described by what the runtime will see of it
-// (client/runtime/tuned_gemms.h); 1×1 convolutions are such gemms. Precision of gemms is as
-// at compile time, the rest as torch has it unless told otherwise. One that the runtime sees otherwise runs
-// by cuBLASLt's own choice. Threads: pure function.
+// Only one with fixed sizes and strides, described exactly as the runtime describes it
+// (client/runtime/tuned_gemms.h); 1×1 convolutions are such gemms. Precision of gemms is that of compile
+// time, the rest torch's default: where a process sets another, the gemm runs by cuBLASLt's own choice.
+// Threads: pure function.
 #pragma once
 
 #include <optional>

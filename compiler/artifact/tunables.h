@@ -1,5 +1,5 @@
-// What mode max-autotune measures of a program: its gemms and convolutions of fixed sizes, each
-// once, those with most arithmetic in the program first, so that time that is too short is spent well.
+// What mode max-autotune measures of a program: its gemms and convolutions of fixed sizes, each once, in
+// falling order of their arithmetic in the program, so that a time limit cuts off what matters least.
 // Threads: pure functions.
 #pragma once
 

@@ -45,7 +45,7 @@ absl::Status Connect(const std::shared_ptr<grpc::Channel>& channel, const std::s
 // Why the last connection failed, in gRPC's words; empty where there is one.
 std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel);
 
-// A deadline of gRPC's that nobody moves who sets the wall's clock.
+// A gRPC deadline on the monotonic clock: setting the wall clock does not move it.
 gpr_timespec GrpcDeadline(MonotonicTime deadline);
 
 }  // namespace kiln

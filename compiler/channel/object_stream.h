@@ -1,4 +1,4 @@
-// What a kilnd streams to who asked for it: messages, and the objects that chunks of FetchObjects make.
+// Reads what a kilnd streams: messages, and objects from the chunks of FetchObjects.
 //
 // Threads: pure functions. They block until the call's deadline at most.
 #pragma once
@@ -25,7 +25,7 @@ bool ReadNext(Stream& stream, Message* message) {
   return false;
 }
 
-// What was asked for and has not come, by digest; the references are borrowed.
+// Requested objects that have not arrived, by digest; the references are borrowed.
 using MissingObjects = absl::flat_hash_map<std::string, const v1::ObjectRef*>;
 
 // Reads the stream of `context` to its end, before Finish. An object that has come whole goes to `take`,

@@ -1,4 +1,4 @@
-// Ops that a kernel can fail by: an index out of range, an integer division by zero.
+// Ops at which a kernel can fail: an index out of range, an integer division by zero.
 //
 // Ownership: borrows all that it is made with. Threads: one. Errors: none.
 #pragma once

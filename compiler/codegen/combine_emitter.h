@@ -1,4 +1,4 @@
-// How two values of a reduction become one.
+// The combine step of reductions: two partial results become one.
 //
 // Ownership: borrows the kernel's context. Threads: one. Errors: none.
 #pragma once

@@ -1,11 +1,10 @@
 // Pass for x86 without AVX-512, last in its pipeline: constants that arithmetic on
 // vectors takes from memory.
 //
-// LLVM makes a constant vector by a broadcast. Sixteen registers don't hold those of an exponential beside a
-// loop's own values, so it broadcasts again and again: an instruction that AVX2 cannot fold into the one
-// that uses it, as it can a load of a whole register. In functions of many constants this pass gives each use
-// such a load, of a table in the image. It is volatile: LLVM would else see that they are equal, and keep
-// one in a register.
+// LLVM materialises a constant vector by a broadcast. Sixteen registers can't hold an exponential's constants
+// beside a loop's live values, so they are rematerialised in the loop, by a broadcast that AVX2 cannot fold
+// into its user as it can a full-width load. In functions of many constants this pass gives each use such a
+// load, from a table in the image. The loads are volatile: LLVM would otherwise merge and hoist them.
 //
 // Threads: any. Ownership: borrows the module.
 #pragma once

@@ -1,5 +1,4 @@
-// A failure on a CPU: it writes the launch's status, which the first writer wins, and the kernel returns its
-// code.
+// A failure on a CPU: the first failing thread writes the launch's status, and the kernel returns its code.
 //
 // Ownership: borrows the builder and the module of a kernel whose first parameter is its KilnArgs. Threads:
 // one. Errors: none.

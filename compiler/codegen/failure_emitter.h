@@ -1,4 +1,4 @@
-// What a kernel does where a check of its fails: a back-end's own.
+// What a kernel does where a check fails; each back-end has its own.
 //
 // Threads: one. Errors: none.
 #pragma once

@@ -1,8 +1,8 @@
-// What a kernel is emitted into, and what all of its code may ask: the kernel, the target, the module, the
-// builder, and from the entry on the values that a launch brings.
+// The context of emitting one kernel: the kernel, the target, the module, the builder, and, from the entry
+// on, the launch's arguments.
 //
-// Ownership: borrows kernel, target and module, which must outlive it. Threads: one. Errors: the first `Fail`
-// is what emitting ends with; the code that is emitted after it is for nobody.
+// Ownership: borrows kernel, target and module, which must outlive it. Threads: one. Errors: emitting ends
+// with the first `Fail`; code that is emitted after it is discarded.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// LLVM's builder with what kernels are made of besides: branches, loops, stack slots of the function that it
-// is in.
+// LLVM's IRBuilder with helpers for control flow: branches, loops, stack slots.
 //
 // Ownership: borrows the context. Threads: one. Errors: none.
 #pragma once
@@ -20,10 +19,10 @@ class LoopBuilder : public llvm::IRBuilder<> {
 
   llvm::Function* function() const { return GetInsertBlock()->getParent(); }
   llvm::ConstantInt* I64(int64_t v) { return getInt64(static_cast<uint64_t>(v)); }
-  // Does a lane of the mask hold? i1.
+  // Whether any lane of the mask is set; i1.
   llvm::Value* Any(llvm::Value* mask);
 
-  // In the entry block; one that holds one value becomes a register.
+  // An alloca in the entry block; mem2reg makes a scalar one a register.
   llvm::AllocaInst* Slot(llvm::Type* type, const char* name);
 
   // The loop's branch back, nullptr where it never runs.

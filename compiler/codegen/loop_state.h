@@ -1,5 +1,6 @@
-// Where in a kernel's loops code is being emitted: the stage, the loops' variables, the lanes, and the values
-// of the ops that were emitted so far. Who opens a loop sets it, and who emits in the loop asks it.
+// Where in a kernel's loops code is being emitted: the stage, the loop variables, the lanes, and the values
+// of the ops that were emitted so far. Set by the code that opens a loop, read by the code that emits its
+// body.
 //
 // Ownership: borrows the builder; the values are the module's. Threads: one. Errors: none.
 #pragma once

@@ -1,6 +1,6 @@
-// Entries of a GPU's kernel: the functions that a launch calls, around the device function that does the
-// work. Its parameters are the buffers' addresses, then the symbols; of a kernel with members, then the
-// block's number among those of its member, and how many these are.
+// Entry functions of a GPU's kernel, which wrap the device function that does the work. Its parameters are
+// the buffers' addresses, then the symbols; of a kernel with members, then the block's number among those of
+// its member, and how many these are.
 //
 // Ownership: the entry belongs to the body's module. Threads: one a module. Errors: none.
 #pragma once

@@ -1,8 +1,8 @@
-// Loads and stores: contiguous, the same address in all lanes, or one address per lane. A back-end's own says
-// what is its own of them.
+// Loads and stores: contiguous, the same address in all lanes, or one address per lane. Back-ends override
+// what differs.
 //
-// Ownership: borrows all that it is made with. Threads: one. Errors: none. No alignment is assumed but what
-// VectorAlign says; an element that is not asked for is not touched.
+// Ownership: borrows all that it is made with. Threads: one. Errors: none. No alignment is assumed but
+// VectorAlign's; masked-off elements are not accessed.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class MemoryEmitter {
   llvm::Value* Address(const v1::LoopOp& op);  // of the first lane's element
   // What is known of the address of a contiguous vector.
   virtual llvm::Align VectorAlign(const v1::LoopOp& op) const;
-  // Says of an access which buffers it does not touch.
+  // Adds alias metadata: which buffers the access does not touch.
   virtual llvm::Instruction* Annotate(llvm::Instruction* access, uint32_t buffer);
 
   // Loads that read from a tile instead, as long as they stand there.
@@ -66,7 +66,7 @@ class MemoryEmitter {
   ConvertEmitter convert_;
   std::vector<llvm::MDNode*> own_scope_;  // by buffer
   std::vector<llvm::MDNode*> other_scopes_;
-  llvm::Value* zero_slot_ = nullptr;  // 64 zero bits: what a load reads that is not asked for
+  llvm::Value* zero_slot_ = nullptr;  // 64 zero bits: what a masked-off load reads
   PackedTiles packed_;
 };
 

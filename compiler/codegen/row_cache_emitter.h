@@ -22,7 +22,7 @@ class RowCacheEmitter {
 
   void Enter();  // in the entry, after the extents
 
-  // Does nothing ask for the op, since what asked for it is read from the cache?
+  // Whether the op is dead, since its users are read from the cache.
   bool Skips(uint32_t id) const { return skipped_[id]; }
   // The op's value where it was kept, else none.
   LaneValue Read(uint32_t id);

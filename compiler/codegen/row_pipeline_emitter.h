@@ -1,14 +1,14 @@
-// Rows side by side.
+// Software pipelining over rows.
 //
-// What walks a row more than once waits for memory in the first pass and leaves memory idle in the others.
-// Where those compute much (a softmax's exponentials), the passes of neighbouring rows share one loop: the
-// first pass of one row, the second of the row before it, the third of the one before that. So memory is
-// asked for evenly, and the processor has something to compute meanwhile.
+// A kernel that walks a row several times is bound by memory in the first pass and by arithmetic in the
+// others. Where those compute much (a softmax's exponentials), the passes of neighbouring rows share one
+// loop: the first pass of one row, the second of the row before it, the third of the one before that. So
+// memory traffic is even, and overlaps with arithmetic.
 //
 // A range of rows starts and ends with iterations in which some pass has no row of its own and is left out.
 // The others then run one after the other: each pass of each row runs once, after the row's passes before it.
-// (A result may lie where an operand did, schedule/plan_memory.h: no row may be stored before it has been
-// read.)
+// (A result may take over an operand's memory, schedule/plan_memory.h: no row may be stored before it has
+// been read.)
 //
 // What the last pass reads beside its row, alike for all rows (a layer norm's weights), would be driven out
 // of the first-level cache before the next row asks for it. So where that is much, rows go in groups: while
@@ -45,7 +45,7 @@ class RowPipelineEmitter {
     const StageInfo* stage = nullptr;
     Stages after;
   };
-  // A value of a row that a later pass asks for, some iterations later.
+  // A row's value that a later pass uses, some iterations later.
   struct CarriedScalar {
     uint32_t op = 0;
     size_t pass = 0;  // that makes it

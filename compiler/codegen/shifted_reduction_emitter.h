@@ -1,4 +1,4 @@
-// Two sums over a row in one pass, the second of which asks for the first.
+// Two reductions over a row in one pass, where the second depends on the first.
 //
 // A softmax subtracts a row's maximum before each exponential, so that none overflows; a variance is the sum
 // of squares of what a row's mean is subtracted from. Either walks the row once for little else than to read
@@ -6,8 +6,8 @@
 //   sum e^(x - m) = e^(g - m) sum e^(x - g)   and   sum (x - c)² = sum (x - g)² - d (2 sum (x - g) - n d), d
 //   = c - g:
 // the row's first vector gives an estimate g, and one pass sums up both and finds what m or c is on the way.
-// Where that turns out to lie so far from g that exponentials may have overflowed, or digits were lost, the
-// second pass is made after all. The row's own values decide all of it, so results don't depend on threads.
+// Where m or c is so far from g that exponentials may have overflowed, or digits cancelled, the second pass
+// runs after all. The row's own values decide all of it, so results don't depend on threads.
 //
 // What is special comes out as two passes have it. Rows of -inf have the second pass; infinities beside
 // numbers have it too, or their sum is NaN at once; a mean that is infinite or NaN is taken to
@@ -44,7 +44,7 @@ class ShiftedReductionEmitter {
 
  private:
   struct Settled {
-    llvm::Value* misfit;  // does the estimate not do?
+    llvm::Value* misfit;  // whether the estimate is too far off
     llvm::Value* sum;
   };
   // `found`: of the first reduction, about the estimate, over `count` values in F64.

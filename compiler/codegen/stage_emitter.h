@@ -1,4 +1,4 @@
-// A stage as code, at the point of the outer loops where the builder stands: its loops, and in them its ops.
+// Emits a stage, its loops and their ops, at the builder's insertion point.
 //
 // A back-end whose lanes are threads overrides how loops run. What a row keeps of its values is the row
 // cache's (row_cache_emitter.h).

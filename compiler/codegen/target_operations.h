@@ -1,5 +1,5 @@
-// What instruction sets do each in a way of their own, as a table. Emitters, optimizer and image builder ask
-// it and name no instruction set; what LLVM does alike for all of them stands in the emitters.
+// What differs between instruction sets, as a table, so that emitters, optimizer and image builder name none;
+// what LLVM does alike for all of them is in the emitters.
 //
 // A row is a constant, in a file of its instruction set's (x86_operations.cc), and known to the table alone
 // (target_operations.cc); a field that it leaves out says that there is no such instruction. Threads: any.

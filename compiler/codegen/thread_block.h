@@ -1,5 +1,4 @@
-// The block of threads that a GPU's code runs in, for whoever emits that code: numbers, barriers, another
-// lane's values, shared memory.
+// The thread block: indices, barriers, warp shuffles, shared memory.
 //
 // Ownership: borrows the builder, at whose place it emits. Threads: one. Errors: none.
 #pragma once

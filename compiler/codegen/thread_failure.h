@@ -1,5 +1,5 @@
-// A failure on a GPU: the thread goes on and traps at the kernel's end, as a device assertion of torch's
-// does, so that no barrier waits for it.
+// A failure on a GPU: the thread runs on and traps at the kernel's end, as torch's device assertions do, so
+// that no barrier waits for it.
 //
 // Ownership: borrows the builder. Threads: one. Errors: none.
 #pragma once

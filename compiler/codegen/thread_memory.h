@@ -1,9 +1,9 @@
 // Memory of a GPU's kernel.
 //
-// Whether addresses are aligned is decided on the device, where the schedule says that there is code for
-// both; the order of combining is the same either way. What a kernel only reads is read once: later stages
-// find it in registers. Accumulating stores are reductions in memory, which a thread does not wait for,
-// unless the kernel reads the buffer again.
+// Where the schedule versions the code by alignment, the device tests the addresses; the reduction order is
+// the same either way. What a kernel only reads is loaded once and kept in registers for later stages.
+// Accumulating stores are asynchronous reductions in memory (`red`), unless the kernel reads the buffer
+// again.
 //
 // Ownership, threads, errors: as MemoryEmitter.
 #pragma once

@@ -1,5 +1,5 @@
-// Points of a GPU's kernel: which of them a block and its threads take, by the schedule's form. A point is
-// one of the outer loops; of points for each thread it is a vector of them.
+// Maps the points of the outer loops to blocks, warps and threads, by the schedule's form. A point is one of
+// the outer loops; of points for each thread it is a vector of them.
 //
 // Ownership: borrows all that it is made with. Threads: one. Errors: none.
 #pragma once

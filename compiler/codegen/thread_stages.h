@@ -1,7 +1,7 @@
 // Stages of a GPU's kernel: threads share their loops as the schedule says.
 //
-// Iterations of a known number are unrolled, so that their loads are in flight at once. What one stage stored
-// another may read, and with other loops it may be another thread that reads it: barriers stand between.
+// Loops of a known trip count are unrolled, so that their loads are in flight together. A stage may read what
+// another thread stored in an earlier stage with other loops: barriers separate them.
 //
 // Ownership: borrows all that it is made with. Threads: one. Errors: as its parts.
 #pragma once

@@ -1,6 +1,6 @@
-// Transposed access on a GPU. Where loads run against the threads but along another outer loop, a block takes
-// a tile of the two loops: it reads the loads' elements along that loop into shared memory, and computes
-// along the last loop from there. So both ways neighbouring threads touch neighbouring elements.
+// Transposed access on a GPU. Where loads are strided across threads but contiguous along another outer loop,
+// a block takes a tile of the two loops: it loads along that loop into shared memory, and computes along the
+// last loop from there. So loads and stores are both coalesced.
 //
 // Ownership: borrows all that it is made with. Threads: one. Errors: none.
 #pragma once

@@ -1,6 +1,6 @@
-// Transposed access. Where loads run against the vectors but along the loop outside of them, the two loops
-// are cut into square tiles: a tile is read row by row, transposed in registers and kept on the stack, and
-// the loop outside runs over it innermost. So each cache line is read once.
+// Transposed access. Where loads are strided along the vectors but contiguous along the loop outside of them,
+// the two loops are tiled into squares: a tile is read row by row, transposed in registers and kept on the
+// stack, and the outer loop runs over it innermost. So each cache line is read once.
 //
 // Ownership: borrows all that it is made with. Threads: one. Errors: none.
 #pragma once

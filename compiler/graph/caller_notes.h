@@ -1,5 +1,5 @@
-// What a manifest says of bytes and source lines, told for one caller: at that caller's sizes, in its own
-// files. A manifest holds expressions and positions of nodes, which are the same for all callers.
+// Bytes moved and source lines of a manifest's kernels, for one caller: at its sizes, in its own files. A
+// manifest itself holds expressions and node indices, which are the same for all callers.
 //
 // Threads: pure functions. Limits: those below. Errors: what a manifest says wrongly, or overflows, is 0
 // bytes or no line.

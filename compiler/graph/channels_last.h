@@ -1,4 +1,4 @@
-// The layout of images channels-last: a point's channels beside each other ("channels last").
+// The channels-last memory format: NCHW sizes, a pixel's channels contiguous.
 //
 // Pure functions. Only what is provable counts: with symbolic sizes an answer may be false where it could be
 // true.
@@ -13,7 +13,7 @@ namespace kiln {
 // Of images × channels × rows × columns.
 std::vector<ExprId> ChannelsLastStrides(ExprPool& pool, const std::vector<ExprId>& sizes);
 
-// True for images of several channels and points that are channels-last, which row-major ones do not.
+// True for images that are channels-last and, having several channels and pixels, not row-major too.
 bool IsChannelsLast(ExprPool& pool, const TensorType& type);
 
 }  // namespace kiln

@@ -1,4 +1,4 @@
-// Which numbers a dtype holds, and what torch asks of a Python number that it converts. Pure functions.
+// Which numbers a dtype represents, and which Python numbers torch converts to it. Pure functions.
 #pragma once
 
 #include <cstdint>

@@ -69,8 +69,8 @@ bool IsUnbacked(const v1::Symbol& symbol);
 bool IsBoundByValue(const v1::Symbol& symbol);
 bool HasUnbacked(const ExprPool& exprs, const std::vector<v1::Symbol>& symbols, ExprId id);
 
-// Whether the operator is none of torch's: a library that the caller has loaded brings it. What it computes
-// is not known here; the client refuses those that write their arguments or give them back.
+// Whether the operator is none of torch's: a library that the caller has loaded registers it. What it
+// computes is not known here; the client refuses those that mutate their arguments or return them.
 bool IsCustom(absl::string_view target);
 
 struct GraphInput {
@@ -97,7 +97,8 @@ struct Graph {
   std::vector<GraphOutput> outputs;
   std::vector<ExprId> guards;      // what the request says that holds, beyond the symbols' ranges
   std::vector<ExprId> conditions;  // what passes assume beyond them
-  // Random operators draw from the caller's generator: each does, read or not, one after the other.
+  // Random operators draw from the caller's generator, in program order, whether their results are used or
+  // not.
   bool draws_in_order = false;
 
   ValueId NewValue(TensorType type);

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "compiler/lower/index_reach.h"
+#include "compiler/lower/index_bounds.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -25,15 +25,15 @@ class BoundsChecker {
       size_t values = op.op == LoopOpcode::kLoad ? 0 : 1;  // arguments before the mask
       bool access = op.op == LoopOpcode::kLoad || op.op == LoopOpcode::kStore;
       if (!access || op.args.size() > values) continue;
-      std::optional<IndexReach> reach = ReachOf(exprs_, op.index);
-      if (!reach) continue;
+      std::optional<IndexBounds> bounds = BoundsOf(exprs_, op.index);
+      if (!bounds) continue;
       ExprId span = loops_.buffers[op.buffer].span;
-      if (!loops_.Require(exprs_.Or(idle, exprs_.Lt(reach->most, span))) ||
-          !loops_.Require(exprs_.Or(idle, exprs_.Le(exprs_.Const(0), reach->least)))) {
+      if (!loops_.Require(exprs_.Or(idle, exprs_.Lt(bounds->most, span))) ||
+          !loops_.Require(exprs_.Or(idle, exprs_.Le(exprs_.Const(0), bounds->least)))) {
         return absl::InvalidArgumentError(
             absl::StrCat("node ", node.origins.empty() ? 0 : node.origins.back(), " (",
                          absl::StrJoin(node.operators, ", "), "): declared sizes do not fit: elements ",
-                         exprs_.ToString(reach->least), " to ", exprs_.ToString(reach->most),
+                         exprs_.ToString(bounds->least), " to ", exprs_.ToString(bounds->most),
                          " of a tensor of ", exprs_.ToString(span)));
       }
     }

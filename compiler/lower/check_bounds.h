@@ -1,5 +1,5 @@
-// Do all loops stay inside their buffers? The sizes of a graph's values are the caller's word: a result
-// that is declared larger than its operands would make a loop read past them.
+// Checks that all loops access their buffers in bounds. The sizes of a graph's values are the caller's claim:
+// a result that is declared larger than its operands would make a loop read past them.
 //
 // What a mask or an index that is not linear hides is checked by dimension before, while the loops are
 // recorded (LoweringChecks::CheckIndex). This looks at every load and store that no mask protects and

@@ -4,7 +4,7 @@
 // it), images whose result is declared channels-last go to the library channels-last with their
 // weights. What library/choice has as a kernel (a window a channel) is a loop of its own; what it has on
 // patches becomes a 1×1 convolution over them, which the runtime does as a gemm. On the CPU a convolution is
-// the library's as it stands, of an image that lies as the result does. Errors: those of the context.
+// a plain library call, of an image in the result's layout. Errors: those of the context.
 #pragma once
 
 #include "absl/status/status.h"

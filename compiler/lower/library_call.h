@@ -15,16 +15,16 @@
 
 namespace kiln {
 
-// How a tensor argument has to be passed.
+// How a tensor argument is passed.
 struct CallOperand {
   std::vector<ExprId> strides;
   LoweredTensor* tensor = nullptr;  // instead of the argument's value
 };
 using CallOperands = absl::flat_hash_map<std::string, CallOperand>;  // by the arguments' names
 
-// `reason` says why the node is no loop. Into results: the program allocates them, where it can know how.
-// Arguments that `operands` does not name lie as they were traced, since the results' strides may depend on
-// it.
+// `reason` says why the node is not lowered to loops. The program allocates the results where their layout is
+// known. Arguments that `operands` does not name keep their traced layout, since the results' strides may
+// depend on it.
 absl::Status CallLibrary(LoweringContext& context, const GraphNode& node, absl::string_view reason,
                          bool into_results, const CallOperands& operands = {});
 

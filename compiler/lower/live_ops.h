@@ -1,4 +1,4 @@
-// Dead-code removal in a loop body. Internal to compiler/lower.
+// Dead-code elimination in a loop body. Internal to compiler/lower.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// What lowering leaves and scheduling fuses: loop nodes with explicit, hash-consed bodies, library
+// The output of lowering and the input of scheduling: loop nodes with explicit, hash-consed bodies, library
 // calls, and the buffers between them.
 //
 // One LoopNode computes one buffer (or mutates one). All index expressions of a LoopGraph live in one
@@ -41,7 +41,7 @@ struct LoopBuffer {
   std::vector<ExprId> sizes;  // of the tensor that the buffer was made for
   std::vector<ExprId> strides;
   ExprId span = 0;      // elements reachable: every index is in [0, span)
-  int64_t shares = -1;  // a library call's view: the buffer in whose memory it lies
+  int64_t shares = -1;  // a library call's view: the buffer that it aliases
 };
 
 // A strided window on a buffer: how library calls, graph outputs and free views see memory.

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/expr_leaves.h"
 #include "compiler/graph/expr_proofs.h"
-#include "compiler/lower/index_reach.h"
+#include "compiler/lower/index_bounds.h"
 
 namespace kiln {
 namespace {
@@ -81,7 +81,7 @@ void LoweringChecks::CheckIndex(LoopRecorder& ops, absl::Span<const ExprId> inde
       if (*loop > *size) ops.Fail(absl::StrCat("a dimension of size ", *size, " is read as one of ", *loop));
       continue;
     }
-    const auto inside = StaysInside(exprs, index[dim], sizes[dim]);
+    const auto inside = IsInBounds(exprs, index[dim], sizes[dim]);
     if (inside.has_value() && !out_.Require(*inside)) {
       ops.Fail(absl::StrCat("index ", exprs.ToString(index[dim]), " of a dimension of size ",
                             exprs.ToString(sizes[dim])));

@@ -1,5 +1,5 @@
-// Tensors in memory: a virtual one gets a buffer and the loops that fill it, one that lies otherwise than is
-// asked for gets a copy.
+// Tensors in memory: a virtual one gets a buffer and the loops that fill it, one in another layout than
+// required is copied.
 //
 // When a virtual value is materialized:
 //  - something needs memory: a library call, a graph output, a reduction or scan result;
@@ -40,8 +40,7 @@ class Materializer {
   // A copy in a buffer of its own with exactly these strides (zero strides allowed). Fails where others
   // are known to put two elements in one place.
   BufferView CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides);
-  // The tensor in memory with exactly these strides, which leave no gap: its own memory if it lies so, or a
-  // copy.
+  // The tensor in memory with exactly these dense strides: its own buffer where it has them, else a copy.
   BufferView InLayout(LoweredTensor& tensor, const std::vector<ExprId>& strides);
 
  private:

@@ -1,4 +1,4 @@
-// Padding of a tensor's rows in memory, for the zeros that are added behind them.
+// Row padding of buffers, so that zeros can be appended to rows in place.
 //
 // Threads: none shared. Errors: none; malformed nodes fail when they are lowered.
 #pragma once

@@ -1,5 +1,4 @@
-// A shape as another one of the same elements: which dimensions of one are which of the other, and whether a
-// window on memory can show them so.
+// Reshapes: which dimensions of one shape correspond to which of the other, and whether the result is a view.
 //
 // Pure functions of an ExprPool, which gains expressions. Threads: none shared. Errors: none.
 #pragma once

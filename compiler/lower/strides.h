@@ -1,5 +1,5 @@
-// What sizes and strides say of a layout, as far as it can be proved. A dimension of size 1 may have any
-// stride.
+// Layout predicates on symbolic sizes and strides: true where it can be proved. A dimension of size 1 may
+// have any stride.
 //
 // Of a type before it is lowered, passes/types.h asks the same, but takes a dimension that may be empty for
 // one of size 1, as torch's strides do.

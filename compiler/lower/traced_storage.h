@@ -1,5 +1,6 @@
-// Memory that lies as traced, for what reads it by strides and storage offset: inputs, and values that get
-// memory as declared as soon as they are computed, so that views of them are windows on one buffer.
+// Buffers in the traced layout, for operators that read memory by strides and storage offset (as_strided):
+// inputs, and values that are materialised in their declared layout, so that views of them are windows on one
+// buffer.
 //
 // Ownership: borrows loop graph, checks and materializer. Threads: one. Errors: those of the checks, and what
 // `Window` returns.
@@ -21,15 +22,15 @@ class TracedStorage {
   TracedStorage(LoopGraph& out, LoweringChecks& checks, Materializer& memory)
       : out_(out), checks_(checks), memory_(memory) {}
 
-  // The buffer's first element lies at `start` of the traced storage.
+  // The buffer's first element is at offset `start` of the traced storage.
   void SetStart(BufferId buffer, ExprId start) { starts_[buffer] = start; }
-  // Gives the tensor memory as its type is declared, of which it is all.
+  // Materialises the whole tensor in its declared layout.
   void Pin(LoweredTensor& tensor, const TensorType& type);
-  // A library call's result lies in its argument's memory, and begins where that does if it is the only one.
+  // A library call's result aliases its argument, at the same offset if it is the only result.
   void Share(BufferId made, const BufferView& argument, bool is_only_result);
 
-  // What as_strided, whose arguments these are, sees of the memory that `self` lies in, which has to lie as
-  // traced.
+  // The window of as_strided, whose arguments these are, on `self`'s buffer, which must have the traced
+  // layout.
   absl::StatusOr<BufferView> Window(const NodeArguments& args, const LoweredTensor& self);
   // The whole of a buffer whose place in the traced storage is known, in memory of its own.
   BufferView Copy(BufferId buffer);

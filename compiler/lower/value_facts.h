@@ -25,7 +25,7 @@ struct ValueFacts {
   absl::flat_hash_map<ValueId, std::vector<SizeBind>> binds;  // symbols that are sizes of the value
 
   bool UsedByLoopsOnly(ValueId id) const { return !memory_uses[id]; }
-  // Several results of the graph that the caller sees share the memory that the value lies in.
+  // The value's storage is aliased by several results that the caller sees.
   bool IsShared(ValueId id) const { return shared[owners[id]]; }
 };
 

@@ -1,5 +1,4 @@
-// Which operators move no element: each one's result is an index map of its argument. Internal to
-// compiler/lower.
+// Which operators are views: each one's result is an index map of its argument. Internal to compiler/lower.
 #pragma once
 
 #include "compiler/graph/graph.h"

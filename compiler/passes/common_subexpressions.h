@@ -1,5 +1,5 @@
-// Pass: nodes that compute the same thing become one. Random operators, mutations, and values whose
-// identity as separate memory is visible (two outputs of the graph) are left alone.
+// Pass: common-subexpression elimination. Random operators, mutations, and values whose identity as separate
+// memory is visible (two outputs of the graph) are left alone.
 #pragma once
 
 #include "absl/status/status.h"

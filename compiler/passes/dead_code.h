@@ -1,5 +1,5 @@
-// Pass: removes nodes whose results nobody reads. Mutations stay, and what draws where the next draw depends
-// on it.
+// Pass: dead-code elimination. Mutations stay, and so do random operators where the next draw depends on
+// them.
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,5 +1,5 @@
-// Pass: what is done to a tensor of one repeated value is done to the value: views, expansions, casts
-// and arithmetic with scalars of `full` give another `full`.
+// Pass: constant folding of `full`: views, expansions, casts and arithmetic with scalars of one become
+// another `full`.
 #pragma once
 
 #include "absl/status/status.h"

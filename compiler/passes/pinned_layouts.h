@@ -1,4 +1,4 @@
-// Whose memory a value is in, and which values have to keep the traced layout.
+// Alias analysis: which value owns the storage of each, and which values must keep their traced layout.
 //
 // A view shares the memory of what it views, its owner's, up to a value that an operator has made or an
 // input. Operators that read memory by strides and storage offset (as_strided and its kin, views of another

@@ -1,5 +1,5 @@
-// Pass: removes nodes that give their argument back: clones and copies of the same layout, expands and
-// views to the same sizes, casts to the same dtype.
+// Pass: removes nodes that return their argument: clones and copies of the same layout, expands and views to
+// the same sizes, casts to the same dtype.
 //
 // A clone stays where its being separate memory is visible: when it reaches an output of the graph or
 // a write to an input, through views or directly.

@@ -1,7 +1,6 @@
-// A circuit breaker: after so many calls in a row that a service did not answer, calls fail at once for a
-// pause that doubles up to a longest; then calls try again. Calls that were made before it opened and fail
-// meanwhile tell nothing new. What counts as an answer is the caller's matter.
-// Threads: thread safe.
+// A circuit breaker: after a number of unanswered calls in a row, calls fail at once for a pause with
+// exponential back-off; then they are tried again. Failures of calls that began before it opened don't count.
+// What counts as an answer is the caller's matter. Threads: thread safe.
 #pragma once
 
 #include <algorithm>

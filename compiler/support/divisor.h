@@ -1,4 +1,4 @@
-// The largest divisor up to a limit: how loops are cut without a rest.
+// The largest divisor up to a limit, for tiling loops without a remainder.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What glibc's malloc does, where both the compiler and the runtime count with it.
+// Facts of glibc's malloc that both the compiler and the runtime rely on.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What memory the host gives this process: the machine's, and what control groups (version 2) leave of it.
-// Threads: pure functions. `root` stands before the paths of the kernel's files.
+// The memory limit of this process: the machine's memory and its control groups (version 2). Threads: pure
+// functions. `root` stands before the paths of the kernel's files.
 #pragma once
 
 #include <cstdint>

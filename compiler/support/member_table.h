@@ -1,5 +1,5 @@
-// What the kernel of a launch with several members takes on a GPU: one parameter by value, so that a launch
-// needs no memory of the device. The layout is shared by code generation and the client's runtime.
+// The parameter of a GPU kernel that is launched for several members: one struct by value, so that a launch
+// needs no device memory. The layout is shared by code generation and the client's runtime.
 //
 //   uint32 first[members + 1]     member m has the blocks [first[m], first[m + 1]); absent members have none
 //   (up to the next 8 bytes)

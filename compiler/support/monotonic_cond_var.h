@@ -1,5 +1,5 @@
-// A condition variable for absl::Mutex whose waits end by the monotonic clock. Abseil's own wait until a time
-// of the wall's clock: when somebody sets that back by a day, they last a day longer.
+// A condition variable for absl::Mutex with deadlines on the monotonic clock. Abseil's own use the wall
+// clock: when that is set back by a day, they wait a day longer.
 //
 // Thread-safe. Waits may end for no reason.
 #pragma once

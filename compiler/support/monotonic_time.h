@@ -1,5 +1,5 @@
-// The time of limits and waits: of the clock that nobody sets. A type of its own, so that it never meets the
-// wall's (absl::Time). Threads: pure functions.
+// A point of time on the monotonic clock, for limits and waits. A type of its own, so that it never mixes
+// with wall-clock time (absl::Time). Threads: pure functions.
 #pragma once
 
 #include <algorithm>
