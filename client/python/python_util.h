@@ -1,4 +1,4 @@
-// Small helpers round the stable C API. All need Python's lock unless said.
+// Small helpers around the stable C API. All need Python's lock unless said.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN

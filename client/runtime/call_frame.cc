@@ -36,7 +36,7 @@ CallFrame::CallFrame(const Program& program)
 }
 
 CallFrame::~CallFrame() {
-  order_.reset();  // before any memory is given back
+  order_.reset();  // before any memory is freed
   for (Slot& slot : slots_) Drop(slot.tensor);
   for (Tensor& tensor : kept_) Drop(tensor);
   for (InputCopy& written : input_copies_) Drop(written.copy);

@@ -27,7 +27,7 @@ struct TorchShim {
   // UNIMPLEMENTED when no libtorch is loaded, or one without a function that is needed.
   static absl::StatusOr<TorchShim> Find(v1::DeviceType device);
 
-  // What makes handles, which are references to tensors, and gives them back.
+  // What makes handles, which are references to tensors, and releases them.
   struct Handles {
     TorchError (*empty_strided)(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, Tensor*);
     TorchError (*from_blob)(void*, int64_t, const int64_t*, const int64_t*, int64_t, int32_t, int32_t,

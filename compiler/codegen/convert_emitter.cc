@@ -49,7 +49,7 @@ llvm::Value* ConvertEmitter::Cast(v1::DType from, v1::DType to, llvm::Value* v) 
   }
   if (IsFloating(from) && IsFloating(to)) return b_.CreateFPCast(v, type);
   if (IsFloating(to)) {
-    // A truth value is a choice of two numbers, without a conversion; also one that was an integer between.
+    // A boolean is a select of two numbers, without a conversion; also one that was an integer between.
     auto* extended = llvm::dyn_cast<llvm::ZExtInst>(v);
     llvm::Value* truth = extended != nullptr ? extended->getOperand(0) : v;
     if (truth->getType()->getScalarType()->isIntegerTy(1)) {

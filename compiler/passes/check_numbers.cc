@@ -145,7 +145,7 @@ v1::DType DTypeOf(Into into, v1::DType result) {
   }
 }
 
-// Of integers and truth values a sum takes no fraction, of others no truth value.
+// A sum of integers or booleans takes no fraction, others take no boolean.
 bool IsFactorOf(v1::DType result, const Argument& factor) {
   if (std::holds_alternative<FloatArg>(factor)) return IsFloat(result) || IsComplex(result);
   return !std::holds_alternative<BoolArg>(factor) || result == v1::BOOL;

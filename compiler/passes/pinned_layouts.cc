@@ -7,7 +7,7 @@
 namespace kiln {
 namespace {
 
-// The value whose memory a node gives back; kNoValue where its results have their own.
+// The value whose memory a node returns; kNoValue where its results have their own.
 ValueId Viewed(const GraphNode& node) {
   ValueId viewed = kNoValue;
   if (!IsViewNode(node) && !IsMutation(node)) return viewed;

@@ -4,7 +4,7 @@ Prints a JSON line with the start, then obeys lines on its standard input, each 
 
   steps N   N steps: their mean in ms
   peak      high-water mark of resident memory in one step, above the size before it, in MB. What the allocator kept of
-            earlier steps is given back first: else their leftovers would hide what a step takes.
+            earlier steps is freed first: else their leftovers would hide what a step takes.
   stats     kiln.stats() of the process
   fusion    loop nests and bytes of each graph (tests/bench/fusion.py); `--count-fusion` keeps what that needs
 

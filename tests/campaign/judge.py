@@ -1,7 +1,7 @@
 """What is wrong with a result, beside eager's and the same computation in fp64.
 
 The rule: the largest error of a tensor is at most twice eager's or two units in the last place of its dtype at its
-magnitude, whichever is more; integers and truth values, NaN and infinities are exactly eager's. So are dtype, shape,
+magnitude, whichever is more; integers and booleans, NaN and infinities are exactly eager's. So are dtype, shape,
 strides where elements tell them, who shares memory with whom, and what requires a gradient.
 
 No kiln here and no processes: functions of tensors, which test_operator_database.py tries on results spoilt on purpose.

@@ -23,7 +23,7 @@ class GpuDevice {
 
   const v1::Target& target() const { return target_; }
   runtime::CallContext context() const { return {0, nullptr}; }
-  // At least one byte; given back when the last owner goes.
+  // At least one byte; freed when the last owner goes.
   absl::StatusOr<std::shared_ptr<char>> Allocate(size_t bytes);
   // Until all work is done: before the CPU touches memory that kernels use.
   absl::Status Wait();

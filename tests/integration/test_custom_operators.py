@@ -71,7 +71,7 @@ def test_custom_operator_that_is_not_what_it_says() -> None:
 
 
 @pytest.mark.parametrize("schema, says", [("(Tensor(a!) x) -> Tensor", None),
-                                          ("(Tensor(a) x) -> Tensor(a)", "writes its arguments or gives them back"),
+                                          ("(Tensor(a) x) -> Tensor(a)", "mutates its arguments or returns them"),
                                           ("(Tensor x) -> ()", "has no result")])
 def test_custom_operator_that_is_no_function_of_values(schema: str, says: str | None) -> None:
     """AOTAutograd makes functions of those it can; here the graph itself. Python runs them, but for what writes into

@@ -175,7 +175,7 @@ def test_guards_of_the_graph_are_not_asked_for_again(monkeypatch: pytest.MonkeyP
 
 
 def test_guards_of_the_graph_in_a_new_process(place: Place) -> None:
-    """A program that torch's cache gives back is not used for sizes that its graph does not hold for."""
+    """A program that torch's cache returns is not used for sizes that its graph does not hold for."""
     loads = []
     for rows in ([16, 20], [24, 18, 8, 40]):
         output, _ = place.run(OWN_GUARDS, ROWS=json.dumps(rows))

@@ -1,4 +1,4 @@
-"""What a graph may give back, and take, beside tensors: integers, floats and truth values, fixed or of sizes.
+"""What a graph may return, and take, beside tensors: integers, floats and booleans, fixed or of sizes.
 
 The graphs are built by hand or traced without Dynamo, so that they are the same with every torch.
 """

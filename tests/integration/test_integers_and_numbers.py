@@ -309,7 +309,7 @@ WANTS_DTYPES = {
 }
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
-# Of a matrix of any dtype; eager refuses truth values, or whole numbers as well.
+# Of a matrix of any dtype; eager refuses booleans, or whole numbers as well.
 WANTS_NUMBERS = {
     **{name: getattr(torch, name) for name in ("abs", "ceil", "floor", "trunc", "round", "frac", "trace")},
     **{name: getattr(F, name) for name in ("relu", "glu", "silu", "mish", "elu", "gelu", "hardsigmoid", "hardswish")},

@@ -165,11 +165,11 @@ _CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...
     # The first convolution's result and the second's operand, not the normalised image between them.
     "batch norm": (_normalised, _normalised_inputs, 2 * _ONE_IMAGE + 2 * 16 * 4,
                    torch.ops.aten._native_batch_norm_legit.no_stats),
-    # The second gemm's operand, and two truth values an element.
+    # The second gemm's operand, and two booleans an element.
     "relu": (_relu_and_dropout, _matrix_inputs, 512 * 256 * (4 + 2), torch.ops.aten.threshold_backward.default),
     # Two numbers a row, and the count of labels: the logits are a result.
     "log softmax": (_scores, _score_inputs, 2 * 512 * 4 + 4, torch.ops.aten._log_softmax.default),
-    # A truth value an element for relu, the second convolution's operand, and positions of 16 bits.
+    # A boolean an element for relu, the second convolution's operand, and positions of 16 bits.
     "max pooling": (_pooled, _image, _ONE_IMAGE // 4 + _ONE_IMAGE // 4 + _ONE_IMAGE // 8,
                     torch.ops.aten.max_pool2d_with_indices_backward.default),
     # GELU's input, and not its result.
@@ -178,7 +178,7 @@ _CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...
     "gate": (_gated, _wide_inputs, 4096 * 1024 * 4, torch.ops.aten.mm.default),
     # A number a row, and not the rows scaled by it, nor their sine.
     "scaled rows": (_scaled_rows, _wide_inputs, 4096 * 4, torch.ops.aten.mm.default),
-    # A softmax and a truth value an element, and not what is left of it.
+    # A softmax and a boolean an element, and not what is left of it.
     "dropout": (_dropped, _dropped_inputs, 8 * 256 * 256 * (4 + 1), torch.ops.aten.bmm.default),
 }
 

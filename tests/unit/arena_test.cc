@@ -210,7 +210,7 @@ TEST(ArenaTest, HoldsNothingThatRaisesWhatIsHeldAtMost) {
   EXPECT_EQ(LargestInArena(buffers, kMax, kGpuArenaAlignment), kMax);
 }
 
-// What a library call gives back may be its argument's memory, and is read after that is freed.
+// What a library call returns may be its argument's memory, and is read after that is freed.
 TEST_F(ArenaProgramTest, HoldsNoArgumentOfACallThatMayGiveItBack) {
   const uint32_t first = Copied(input_);
   const uint32_t alias = maker_.Call("test.alias.default", first, Owned(), false);

@@ -44,7 +44,7 @@ long FaultsOfAStep() {
 
 TEST(Heap, KeepsWhatAStepFrees) {
   if (kOwnAllocator) GTEST_SKIP() << "a sanitizer's allocator";
-  EXPECT_GT(FaultsOfAStep(), 4000);  // control: glibc gives it back each time
+  EXPECT_GT(FaultsOfAStep(), 4000);  // control: glibc trims it each time
   KeepFreedMemory();
   EXPECT_LT(FaultsOfAStep(), 100);
 }

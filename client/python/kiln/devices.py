@@ -2,7 +2,7 @@
 
 What such a graph has on the CPU (numbers of no dimension, tensors that it copies to the GPU or from there) takes part
 there: the results are the same, tensors from outside are brought over before each call, and what leaves the graph on
-the CPU after it. An input that the graph gives back (saved for a backward) is given back as it came. What a graph
+the CPU after it. An input that the graph returns (saved for a backward) is returned as it came. What a graph
 writes into a tensor on the CPU runs in Python, and so does what it has on another GPU.
 """
 import collections

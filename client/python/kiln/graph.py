@@ -70,7 +70,7 @@ def _check_pure(target: torch._ops.OpOverload) -> None:
     custom = target.namespace not in ("aten", "prims")
     writes = target._schema.is_mutable and target is not torch.ops.aten.copy_.default
     if writes or (custom and any(result.alias_info is not None for result in target._schema.returns)):
-        raise Unsupported(f"operator {target} writes its arguments or gives them back")
+        raise Unsupported(f"operator {target} mutates its arguments or returns them")
     if custom and not target._schema.returns:
         raise Unsupported(f"operator {target} has no result")
 
@@ -594,7 +594,7 @@ class _Exporter:
         return self.floats.of(node, value.node.expr)
 
     def truth_value(self, node: fx.Node, expr: sympy.Basic) -> int:
-        """The same of a truth value."""
+        """The same of a boolean."""
         arguments = [("s", self.symbols.argument(expr)), ("dtype", wire.uint_in_oneof(15, DTYPES[torch.bool]))]
         return self.scalar_node(node, "aten.scalar_tensor.default", arguments, _TRUTH_SCALAR)
 

@@ -175,7 +175,7 @@ def unbacked_symbol_of(value: Any) -> sympy.Symbol | None:
 
 
 def symbol_of_truth(value: torch.SymBool) -> sympy.Symbol | None:
-    """The symbol of an item() of a truth value, which torch writes as u0 == 1; None for other conditions."""
+    """The symbol of an item() of a boolean, which torch writes as u0 == 1; None for other conditions."""
     expr = value.node.expr
     symbol = expr.args[0] if isinstance(expr, sympy.Eq) and expr.args[1] == 1 else None
     bounds = value.node.shape_env.var_to_range.get(symbol)

@@ -1,7 +1,7 @@
 """Operators that write into their arguments, and need no copy of them.
 
 AOTAutograd makes such an operator, and a user's Triton kernel, a function (auto_functionalized,
-triton_kernel_wrapper_functional): it copies its bases, writes into the copies and gives them back; a `copy_` brings
+triton_kernel_wrapper_functional): it copies its bases, writes into the copies and returns them; a `copy_` brings
 what became of an input back to it. Where nothing reads an input but a row of such operators, each what the one before
 has written, they write into the input itself, as eager does, and nothing is copied. Nor is a base that is made for such
 an operator alone: it is made in Python, too.

@@ -1,4 +1,4 @@
-"""Numbers that a graph gives back beside its tensors: floats and truth values that depend on sizes.
+"""Numbers that a graph returns beside its tensors: floats and booleans that depend on sizes.
 
 The program has none of them (its outputs are tensors and integers); they are evaluated from the inputs of a call.
 """
