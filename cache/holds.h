@@ -3,7 +3,7 @@
 //
 // An entry is touched (it stays for the grace time from then on), held (it stays until the Hold ends),
 // written during a sweep (it stays for that sweep), or claimed by the sweep. Each excludes a later claim: who
-// was told that an entry is present keeps it, and who was told that it is going makes it anew. No call
+// was told that an entry is present keeps it, and who was told that it is going recompiles it. No call
 // blocks. Thread-safe. Entries are identified by a 64-bit hash: a collision keeps an entry that could go, or
 // compiles one again.
 #pragma once

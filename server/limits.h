@@ -58,7 +58,7 @@ inline constexpr uint64_t kComparedBytesMax = 64u << 20;  // of their records
 
 // What is kept for people.
 inline constexpr size_t kLogLineBytesMax = 8192;         // the rest of a line is cut off
-inline constexpr int64_t kDaemonLogBytesMax = 16 << 20;  // of a daemon in the background; then a file anew
+inline constexpr int64_t kDaemonLogBytesMax = 16 << 20;  // of a daemon in the background; then a new file
 inline constexpr size_t kMissesOfJobMax = 32;            // the last
 inline constexpr size_t kMissesMax = 1000;               // of all jobs
 inline constexpr uint64_t kMissBytesMax = 16u << 20;     // of all jobs' in memory

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from class_sizes import code_of, sources
 
 HEADERS = ("cache/limits.h", "client/limits.h", "compiler/support/limits.h", "server/limits.h")
-# Much is built anew where one of them changes, so they know nothing else.
+# Much is rebuilt where one of them changes, so they know nothing else.
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include (?!<cstddef>|<cstdint>)(\S+)', re.MULTILINE)
 
 # A constant with its value, which may follow in brackets.

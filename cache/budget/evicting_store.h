@@ -13,9 +13,9 @@
 // counts on by then (holds.h), or used since, stays.
 //
 // What FindMissing does not name stays for a grace time, so that who asked can write a manifest that names
-// it. A manifest that names an object which is neither here nor in its batch is ABORTED, and making the
-// object anew mends it; it is not written, unless the object went with a database that this very write set
-// aside: then nobody is told that it is durable, and it is a miss. Thread-safe.
+// it. A manifest that names an object which is neither here nor in its batch is ABORTED: compile again, with
+// the object. It is not written, unless the object went with a database that this very write set aside: then
+// it is not reported as durable, and is a miss. Thread-safe.
 #pragma once
 
 #include <atomic>

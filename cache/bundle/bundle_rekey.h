@@ -1,4 +1,4 @@
-// A program of one namespace under another's name: its keys are formed anew from its RequestKey, loop IR and
+// A program of one namespace under another's name: its keys are recomputed from its RequestKey, loop IR and
 // measurements, and this daemon signs what comes of it. The bytes are those that a compile in that namespace
 // gives.
 //

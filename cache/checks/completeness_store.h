@@ -1,5 +1,5 @@
 // A manifest or kernel record is a hit only if every object that it names is there; otherwise it is a
-// miss, and making it anew puts the objects back. Thread-safe.
+// miss, and recompiling it puts the objects back. Thread-safe.
 #pragma once
 
 #include <atomic>

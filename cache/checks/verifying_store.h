@@ -1,7 +1,7 @@
 // Seals what goes down and checks what comes up: format version and SHA-256 over kind, key and bytes
 // (entry_envelope.h), and of the kinds that are signed the signature (cache/signatures.h). An entry that
 // fails, or that the store below reports as damaged, is taken out, counted and answered as a miss, so that
-// it is made anew. What is written is checked as well: an object against its key (the digest of its raw
+// it is recompiled. What is written is checked as well: an object against its key (the digest of its raw
 // bytes), a signature for whether it will count. Thread-safe.
 #pragma once
 

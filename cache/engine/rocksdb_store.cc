@@ -325,7 +325,7 @@ absl::Status RocksdbStore::RebuildIndex() {
       EntryId id = {kind, it->key().ToString()};
       rebuilt.Set(rebuilt.AfterWrite(id, it->value().size(), now, /*rebuild_ms=*/0, /*compiler=*/0));
     }
-    // Past a damaged block nothing is seen here; what lies there is found by its key, or made anew.
+    // Past a damaged block nothing is seen here; what lies there is found by its key, or recompiled.
   }
   index_.Swap(rebuilt);
   if (options_.read_only) return absl::OkStatus();
@@ -363,7 +363,7 @@ absl::StatusOr<EntryValue> RocksdbStore::Get(const EntryId& id) {
   return FromRocksdb(status);
 }
 
-// The index knows an entry that the database has lost: forget it, so that it is made anew.
+// The index knows an entry that the database has lost: forget it, so that it is recompiled.
 void RocksdbStore::ForgetGhost(const EntryId& id) {
   absl::MutexLock lock(&writing_);
   if (db_ == nullptr) return;
@@ -442,7 +442,7 @@ absl::Status RocksdbStore::ReopenIfStopped() {
     CloseDatabase();
     status = OpenAndLoad();
     if (!status.ok()) {
-      // What can't be read is not promised: it is made anew meanwhile.
+      // What can't be read is not promised: it is recompiled meanwhile.
       CloseDatabase();
       UsageIndex nothing;
       index_.Swap(nothing);

@@ -8,7 +8,7 @@
 // effect at the next opening. A database of an unknown format or of another program's is FAILED_PRECONDITION
 // and untouched, one that another process has open ABORTED and untouched. No space, no permission:
 // RESOURCE_EXHAUSTED, PERMISSION_DENIED. Running: after a failed write (disk full) reads go on; later Puts
-// try, once a second, whether there is space again, and then open the database anew: a Reclaim is then
+// try, once a second, whether there is space again, and then reopen the database: a Reclaim is then
 // CANCELLED, or RESOURCE_EXHAUSTED where it met the full disk first, a Get waits, and the catalogue answers
 // meanwhile as it did. Where the opening fails a Get is UNAVAILABLE and the catalogue empty, until a later
 // one has succeeded. Thread-safe. Memory: one cache for blocks and blobs, and one write buffer a column
@@ -107,9 +107,9 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   UsageIndex index_;
   std::atomic<uint32_t> compiler_{0};
 
-  // Writers share it; Delete is alone, so that the index and the database agree on what is there; opening
-  // anew is alone too, and holds reading_ besides. db_ is null only where that failed. The index is what it
-  // was until the database has been opened and read, and empty where that failed.
+  // Shared by writers; exclusive for Delete, so that the index and the database agree, and for reopening,
+  // which holds reading_ too. db_ is null only where that failed. The index is what it was until the database
+  // has been opened and read, and empty where that failed.
   absl::Mutex writing_;
   absl::Mutex reading_ ABSL_ACQUIRED_AFTER(writing_);
   MonotonicTime next_reopening_ ABSL_GUARDED_BY(writing_) = MonotonicTime::min();

@@ -23,8 +23,8 @@ constexpr absl::Duration kCommandLimit = absl::Seconds(1);
 // server's clock is in the ids of the stream.
 constexpr char kAsk[] = R"(
 local state = redis.call('GET', KEYS[2])
-local anew = state and string.sub(state, 1, 8) == 'refused:' and state ~= ARGV[5]
-if state and not anew then return 0 end
+local again = state and string.sub(state, 1, 8) == 'refused:' and state ~= ARGV[5]
+if state and not again then return 0 end
 local id = redis.call('XADD', KEYS[1], '*', 's', ARGV[1], 'i', ARGV[2])
 local oldest = tonumber(string.match(id, '^%d+')) - 1000 * ARGV[4] + 1
 redis.call('XTRIM', KEYS[1], 'MINID', string.format('%.0f', oldest))

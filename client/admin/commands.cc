@@ -96,7 +96,7 @@ void AddWork(const v1::TierWorkStatus& work, Table* table) {
   if (work.asks()) {
     table->Add({"", absl::StrCat("work list: ", work.waiting(), " programs wait for other devices; ",
                                  work.asked(), " tunables asked for, ", work.full(), " had no room, ",
-                                 work.remade(), " programs made anew")});
+                                 work.remade(), " programs recompiled")});
   }
   if (work.serves_size() > 0) {
     table->Add({"", Printable(absl::StrCat("measures for others on ", absl::StrJoin(work.serves(), ", "),

@@ -109,7 +109,7 @@ void CommandLine::AddQuestions() {
   command = Add("show", "One entry: the key's ingredients, guards, kernels with their loops, library calls",
                 "3f2a1b --listings", [&] { return RunShow(c, w.key, w.listings); });
   command->add_option("KEY", w.key, kKeyHelp)->required();
-  command->add_flag("--listings", w.listings, "Also LLVM IR and assembly, made anew from the stored loops");
+  command->add_flag("--listings", w.listings, "Also LLVM IR and assembly, regenerated from the stored loops");
   command = Add("why", "Why programs were compiled: what of the key differs from the nearest stored one",
                 "nightly", [&] { return RunWhy(c, w.key, w.why_limit); });
   command->add_option(
@@ -149,7 +149,7 @@ void CommandLine::AddChanges() {
   command
       ->add_flag(
           "--tuning", w.tuning,
-          "Measure anew: the measurements by which they were made go as well, for all daemons of a tier")
+          "Measure again: the measurements by which they were made go as well, for all daemons of a tier")
       ->needs(key);
   command->add_flag("--every-match", w.every_match, "Where several keys start so, all of them");
   for (const bool unpin : {false, true}) {

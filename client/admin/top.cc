@@ -41,7 +41,7 @@ int Read(const AdminContext& context, Look* look) {
   return Ask(context, &v1::Admin::Stub::Jobs, v1::JobsRequest(), &look->jobs);
 }
 
-// Counts begin anew with a daemon.
+// Counts begin at zero with a daemon.
 double Rate(double before, double after, double seconds) {
   return after < before ? after / seconds : (after - before) / seconds;
 }

@@ -104,7 +104,7 @@ absl::Status CallFrame::CheckInput(size_t index, Tensor tensor) {
   KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> sizes, host_.Sizes(tensor));
   if (!SameSizes(sizes, extent.sizes)) return WrongInput(index, sizes);
   KILN_ASSIGN_OR_RETURN(v1::DType dtype, host_.Type(tensor));
-  // Dynamo traces a number that Python draws anew in each call as F32, and passes it as F64.
+  // Dynamo traces a number that Python draws in each call as F32, and passes it as F64.
   const bool drawn = sizes.empty() && dtype == v1::F64 && input.dtype == v1::F32;
   if (dtype != input.dtype && !drawn) {
     return absl::FailedPreconditionError(

@@ -130,7 +130,7 @@ struct Convolutions::Plan {
   // What the plan refers to lives as long.
   std::shared_ptr<const Posed> posed;
   std::shared_ptr<const Descriptor> heuristic;  // where the configuration is of one
-  std::vector<Descriptor> parts;                // of a configuration that was built anew
+  std::vector<Descriptor> parts;                // of a configuration that was rebuilt
   Descriptor configuration, plan;
   int64_t workspace = 0;
 };

@@ -419,7 +419,7 @@ class GrpcClient : public Client {
         Once(input, compile, deadline, *cancellation, /*second_try=*/false, connected);
     // A daemon that left between the connection and the reply: once more, with a new one. A compile on
     // another host goes on while its caller is away, which joins it when the network is back. Objects that
-    // went between a compile and their fetch, damaged or evicted: once more, which makes them anew. A full
+    // went between a compile and their fetch, damaged or evicted: once more, which recompiles them. A full
     // queue: as often as there is time, when the daemon says, or a few times with growing pauses where it
     // does not.
     absl::Duration pause = absl::Milliseconds(50);

@@ -37,7 +37,7 @@ class Gpu {
 
   // Enqueues work that evicts the L2 cache's contents.
   absl::Status FlushL2();
-  // Times on the stream: marks are numbered from 0 and may be set anew.
+  // Times on the stream: marks are numbered from 0 and may be set again.
   absl::Status Mark(size_t mark);
   absl::StatusOr<double> MicrosecondsBetween(size_t from, size_t to);
   absl::Status Wait();

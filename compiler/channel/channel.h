@@ -1,7 +1,7 @@
 // The way to a kilnd: a unix socket, loopback TCP, or mutual TLS to any host.
 //
-// Files are read anew for each connection, so that new certificates are used without a restart. By TCP a peer
-// that is gone is found within 15 seconds of a call.
+// Files are read again for each connection, so that new certificates are used without a restart. By TCP a
+// peer that is gone is found within 15 seconds of a call.
 //
 // Threads: pure functions.
 #pragma once

@@ -99,7 +99,7 @@ FlightCompile::Next FlightCompile::StartEmits() {
     const std::string& key =
         kernels_.keys.emplace_back(compiler_->KeyOfKernel(*request_, plan_.kernels(k).kernel(), target_));
     if (kernels_.later.contains(k)) continue;
-    // A debug flight shows the machine code, which is not kept: it emits everything anew.
+    // A debug flight shows the machine code, which is not kept: it emits everything again.
     if (!request_->debug && TakeKernel(key, &kernels_.emitted[static_cast<size_t>(k)])) continue;
     missing.push_back(k);
   }

@@ -26,7 +26,7 @@ struct FlightRequest {
   std::string compile_key;
   std::string request_key;
   Caller caller;       // the first one; its class is that of the flight when it is queued
-  bool debug = false;  // stages as text, kernels emitted anew with their listings
+  bool debug = false;  // stages as text, kernels emitted again with their listings
   v1::RequestSections sections;
   v1::GraphNotes notes;
   v1::Gang gang;  // of the callers, where another daemon has its verdict

@@ -1,8 +1,7 @@
 // The Admin service (proto/kiln/v1/admin.proto), for kilnctl. It reads the store through the same
 // chain as everybody else and never shows an entry that does not parse as its key says. Listings are in
-// no store: workers make them anew from the stored loop IR, and only of the code that is stored. Whoever goes
-// is worked for no more.
-// Thread-safe.
+// no store: workers regenerate them from the stored loop IR, and only of the code that is stored. Whoever
+// goes is worked for no more. Thread-safe.
 #pragma once
 
 #include <functional>

@@ -74,7 +74,7 @@ void AddTier(const v1::TierStatus& shared, const v1::TierWorkStatus& work, Measu
   to.Gauge("tier_breaker_open", "1 while nobody waits for it", shared.breaker_open() ? 1 : 0);
   to.Counter("tier_work_asked", "Tunables that other daemons were asked to measure", work.asked());
   to.Counter("tier_work_full", "Of them: for which the work list had no room", work.full());
-  to.Counter("tier_work_remade", "Programs to be made anew, as what they waited for was measured",
+  to.Counter("tier_work_remade", "Programs to be recompiled, as what they waited for was measured",
              work.remade());
   to.Counter("tier_work_measured", "Tunables measured for other daemons", work.measured());
   to.Counter("tier_work_failed", "Of theirs: that could not be", work.failed());

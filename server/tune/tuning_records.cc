@@ -52,7 +52,7 @@ absl::StatusOr<std::vector<TierTuning::Record>> TuningRecords::Agree(const std::
 void TuningRecords::Take(const TierTuning::Record& own, const TierTuning::Record& stands) {
   absl::Status done;
   if (stands.barred) {
-    // Unless it has been measured anew meanwhile.
+    // Unless it has been measured again meanwhile.
     const EntryValue now = Stored(own.key);
     if (now != nullptr && *now == *own.value) done = store_->artifacts().Delete({IdOf(own.key)});
   } else if (stands.value != nullptr && (own.value == nullptr || *own.value != *stands.value)) {

@@ -5,7 +5,7 @@
 //     dribble   each says what HTTP/2 begins with, a byte a second
 //     resets    --rate calls a second, each reset at once
 //     pings     --rate pings a second
-// A connection that is closed is opened anew. Prints one line of JSON when its time is over: what was done,
+// A connection that is closed is reopened. Prints one line of JSON when its time is over: what was done,
 // the connections closed and not to be had, and its own processor seconds.
 #include <poll.h>
 #include <sys/resource.h>

@@ -60,7 +60,7 @@ class Compiled:
             self.graphs += 1
             try:
                 return compiler(module, inputs)
-            except torch._dynamo.exc.RestartAnalysis:  # Dynamo's own: it traces anew
+            except torch._dynamo.exc.RestartAnalysis:  # Dynamo's own: it retraces
                 raise
             except Exception as error:
                 self.refusals.append(error)

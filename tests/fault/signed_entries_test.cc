@@ -74,7 +74,7 @@ TEST_F(SignedEntries, TheKeyIsMadeOnceAndKept) {
   EXPECT_EQ(daemon_.Lookup(kScript).hit().manifest().signature(), manifest.signature());
 }
 
-// With its key another daemon's, what it has is nobody's: misses, taken out, and compiled anew.
+// With its key another daemon's, what it has is nobody's: misses, taken out, and recompiled.
 TEST_F(SignedEntries, OfAnotherKeyAreCompiledAnew) {
   ASSERT_TRUE(daemon_.Compile(kScript).durable);
   NewKey("");

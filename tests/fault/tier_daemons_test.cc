@@ -156,7 +156,7 @@ TEST_F(TierDaemons, ARefusalThatIsRemovedLeavesTheTier) {
   EXPECT_TRUE(redis_->Keys("*:f").empty());
   EXPECT_TRUE(redis_->Keys("*:x").empty());
   second.Compile("name killer\ncrash");
-  EXPECT_EQ(second.Stats().worker_crashes(), 2) << "tried anew";
+  EXPECT_EQ(second.Stats().worker_crashes(), 2) << "tried again";
 }
 
 TEST_F(TierDaemons, VariantsComeOneByOne) {

@@ -1,5 +1,5 @@
 // A daemon without a GPU and daemons that have one, on the tier of a real redis-server: what the first can't
-// measure the others do, and its program is made anew by what they found. The GPU is a script.
+// measure the others do, and its program is recompiled by what they found. The GPU is a script.
 #include <signal.h>
 #include <unistd.h>
 
@@ -197,7 +197,7 @@ TEST_F(TierWorkDaemons, EachKindOfTunableIsMeasuredElsewhere) {
   EXPECT_EQ(own.manifest.SerializeAsString(), made.manifest.SerializeAsString());
 }
 
-// The second layout is planned when the first is priced: the program is made anew more than once.
+// The second layout is planned when the first is priced: the program is recompiled more than once.
 TEST_F(TierWorkDaemons, TheLayoutOfImagesIsFoundElsewhere) {
   const std::unique_ptr<TestDaemon> serves = Serving();
   const std::string script = "convolutions 0 0\ntraced 1 1";

@@ -145,7 +145,7 @@ TEST_F(WorkAskerTest, WhatHasBeenMeasuredOutdatesAProgram) {
   EXPECT_TRUE(BecomesOutdated("a"));
   EXPECT_EQ(forgotten_, 1);
   EXPECT_EQ(Status().waiting(), 0);
-  // One that is made anew as it was is none.
+  // One that is recompiled as it was is none.
   asker_->Made(Sha256("a"), Sha256("variant"));
   EXPECT_FALSE(IsOutdated("a"));
 }

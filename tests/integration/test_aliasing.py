@@ -82,7 +82,7 @@ def test_double_call_frees_inputs() -> None:
 
 
 def test_in_place_on_another_layout_than_compiled_for() -> None:
-    """What AOTAutograd makes of it, called without Dynamo, whose guards would compile anew."""
+    """What AOTAutograd makes of it, called without Dynamo, whose guards would recompile."""
     def update(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x.mul_(2)
         return x + 1, x, x[1]

@@ -86,7 +86,7 @@ def test_a_service_that_comes_late_is_found(place: Place) -> None:
     assert before["fallbacks"] == {"service unavailable": GRAPHS} and not before["graphs"] and not before["calls"]
     assert len(before["eager"]) == GRAPHS and all(graph["seconds"] < 30 for graph in before["eager"])
     assert after["retried"] == GRAPHS and after["graphs"] == GRAPHS and told["eager"] == []
-    assert after["fallbacks"] == before["fallbacks"], "none traced anew, none failed again"
+    assert after["fallbacks"] == before["fallbacks"], "none retraced, none failed again"
     assert told["calls"] == GRAPHS, "each runs what the service compiled"
 
 
@@ -339,7 +339,7 @@ def test_a_pause_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch, text: str
 
 
 def test_sizes_that_torch_does_not_know_of_are_traced_anew(place: Place) -> None:
-    """A graph of any size comes right as well, at once or by a trace anew, and is right at other sizes."""
+    """A graph of any size comes right as well, at once or by a retrace, and is right at other sizes."""
     told = retrying(place, """
         torch._dynamo.reset()
         compiled = torch.compile(mine, backend="kiln", dynamic=True)

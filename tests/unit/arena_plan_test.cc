@@ -1,4 +1,4 @@
-// Places for sizes that only a call knows: found again, made anew, forgotten.
+// Places for sizes that only a call knows: found again, recomputed, forgotten.
 #include "client/runtime/arena_plan.h"
 
 #include <random>

@@ -196,7 +196,7 @@ TEST(RocksdbStoreTest, WhatWasJustWrittenCountsOnce) {
   TemporaryDirectory directory;
   auto store = RocksdbStore::Open(Options(directory.path()));
   ASSERT_TRUE(store.ok()) << store.status();
-  // Also counted twice it would not be measured anew at once; on a slow machine a second may pass meanwhile.
+  // Also counted twice it would not be measured again at once; on a slow machine a second may pass meanwhile.
   constexpr uint64_t kBytes = 400u << 10;
   for (int i = 0;; ++i) {
     const absl::Time start = absl::Now();

@@ -117,7 +117,7 @@ TEST_F(InTemporaryDirectory, AVariantWithoutItsObjectsIsNoHit) {
   EXPECT_EQ(keys.Load("", whole->compile_key)->variants.size(), 1u);
 }
 
-// What waits goes last; outdated it is passed over, unless the key is refused by now. One that is made anew
+// What waits goes last; outdated it is passed over, unless the key is refused by now. One that is recompiled
 // is what there is.
 TEST_F(InTemporaryDirectory, AVariantThatWaitsIsServedWhileNoOtherCanBe) {
   struct : public WaitingPrograms {

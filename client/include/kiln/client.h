@@ -2,7 +2,7 @@
 //
 // `Client::Get` looks the request up, compiles it on a miss and fetches the objects that this process
 // lacks. A manifest has to be signed by a key that counts (client/src/daemon_keys.h), and what it names to
-// match its digest; what is not is made anew, and then refused. With no address configured an embedded
+// match its digest; what is not is recompiled, and then refused. With no address configured an embedded
 // daemon of the user's own is started and shared by all of the user's processes.
 //
 // Threads: `Get` may be called from many threads. By a unix socket the connection lives for one call; to
@@ -75,7 +75,7 @@ struct CompileRequestInput {
   v1::Hints hints;
   v1::GraphNotes notes;
   bool want_loop_ir = false;  // for the interpreter
-  bool want_debug = false;    // compile anew and bring every stage back as text
+  bool want_debug = false;    // recompile and bring every stage back as text
   v1::Gang gang;              // ranks of one job, who are served alike; no id: of none
 };
 

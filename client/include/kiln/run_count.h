@@ -9,7 +9,7 @@
 namespace kiln {
 
 void CountRun(uint64_t count = 1);
-// The number, which starts anew.
+// Returns the number and resets it.
 uint64_t TakeRuns();
 
 }  // namespace kiln

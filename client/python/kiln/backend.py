@@ -46,7 +46,7 @@ from .refinement import is_refusal, refined
 
 Compiled: TypeAlias = CompiledGraph | PartitionedGraph
 
-# What Dynamo handles itself, by tracing anew, by a graph break or (IndexError) as the program's own error, and what the
+# What Dynamo handles itself, by retracing, by a graph break or (IndexError) as the program's own error, and what the
 # caller has asked for.
 _RAISED = (TorchDynamoException, *exceptions_allowed_to_be_fallback, IndexError, Unsupported, GangDiverges)
 

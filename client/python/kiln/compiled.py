@@ -141,7 +141,7 @@ class CompiledGraph(OutputCode):
 
     def ask_again(self, graph: bytes, symbols: Mapping[str, torch.SymInt]) -> Callable[[], Use | None]:
         """As load, for a graph that load had no answer for, on a background thread. What it returns is called under
-        retry.py's lock, and gives None where torch has to trace anew: a program that is recorded in CUDA graphs, or
+        retry.py's lock, and gives None where torch has to retrace: a program that is recorded in CUDA graphs, or
         that holds for sizes which torch's guards do not ask for. Raises as load does."""
         values, hints = self._sizes(symbols)
         start = time.perf_counter()
@@ -227,21 +227,21 @@ class CompiledGraph(OutputCode):
     def post_compile(self, example_inputs: Sequence[InputType], constants: Any, graph_kwargs: Any) -> None:
         try:
             symbols = symbols_by_name(example_inputs)
-        except Exception as error:  # whatever it is, torch traces anew
+        except Exception as error:  # whatever it is, torch retraces
             raise FXGraphCacheMiss(str(error)) from error
         self.load_again(symbols)
 
     def load_again(self, symbols: Mapping[str, torch.SymInt]) -> None:
         """Gets the program of a graph that torch's cache kept. Raises FXGraphCacheMiss where it is no more."""
         if debug.wanted():
-            raise FXGraphCacheMiss("KILN_DEBUG compiles anew")
+            raise FXGraphCacheMiss("KILN_DEBUG recompiles")
         try:
             environment.configure()
             library.install()
             for region in self.python.native_regions() if self.python is not None else ():
                 cast(CompiledGraph, region).load(b"", symbols)()  # one that runs without kiln is never kept
             self.load(b"", symbols)()
-        except Exception as error:  # whatever it is, torch traces anew
+        except Exception as error:  # whatever it is, torch retraces
             raise FXGraphCacheMiss(str(error)) from error
         records.count("autograd_cache_loads")
 

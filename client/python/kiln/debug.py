@@ -1,6 +1,6 @@
 """KILN_DEBUG=dir: every stage of a compile, a directory a graph: texts, and an ELF object a kernel.
 
-The graphs are compiled anew, by a flight of their own; the service sends the stages along with the program.
+The graphs are recompiled, by a flight of their own; the service sends the stages along with the program.
 """
 import os
 import re

@@ -1,7 +1,7 @@
 """What AOTAutograd gets for a graph that runs without kiln.
 
 Where only the service was missing (retry.py) it is asked for again in the background, and the graph's next call takes
-what came: the compiled graph from then on, or, where that needs torch again, a trace anew. Forward and backward change
+what came: the compiled graph from then on, or, where that needs torch again, a retrace. Forward and backward change
 each by itself: both ways of a graph take and give the same tensors in the same order, a compiled one takes them in any
 layout, and random numbers that a backward needs are among them.
 """

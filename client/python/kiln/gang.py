@@ -100,7 +100,7 @@ def _of_torch() -> tuple[bytes, int]:
     store = distributed.distributed_c10d._get_default_store()
     if store is None:  # MPI's ranks have none
         return _NONE
-    # Asked each time: whoever makes the process group anew has another store.
+    # Asked each time: whoever recreates the process group has another store.
     ranks = distributed.get_world_size()
     text = store.compare_set(_store_key(ranks), "", secrets.token_hex(_ID_BYTES)).decode()
     return bytes.fromhex(text), ranks

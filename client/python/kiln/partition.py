@@ -1,7 +1,7 @@
 """Cuts a graph into parts that CUDA graphs record and parts that they can't, so that one node costs no whole recording.
 
 A node lies in the lowest level that its sources allow; even levels are recorded, odd ones are not. So there are no more
-parts than the graph's dependences ask for. Views and numbers belong to no part: each part makes anew those that it
+parts than the graph's dependences ask for. Views and numbers belong to no part: each part recomputes those that it
 reads, since a recorded part may be given no view of what another holds.
 """
 import dataclasses
@@ -165,7 +165,7 @@ class _Partitioner:
         found: set[fx.Node] = set()
         seen = list(nodes)
         here = set(nodes)
-        for node in seen:  # grows by the views and numbers that are made anew
+        for node in seen:  # grows by the views and numbers that are recomputed
             for source in node.all_input_nodes:
                 if source in self.floating and source not in here:
                     here.add(source)
@@ -182,7 +182,7 @@ class _Partitioner:
 
     def add_sizes(self, level: int, known: set[fx.Node], found: set[fx.Node]) -> None:
         """A part knows a symbol by an input that is it, or has it as a size. One that is recorded has all as inputs of
-        their own: torch's trees record it anew for other integers, not for tensors of other sizes."""
+        their own: torch's trees record it again for other integers, not for tensors of other sizes."""
         wanted = set().union(*(_symbols(node) for node in known))
         told = [node for node in known if node in found or node not in self.floating]
         if level % 2 == 0:

@@ -63,7 +63,7 @@ class PartitionedGraph(OutputCode):
     def post_compile(self, example_inputs: Sequence[InputType], constants: Any, graph_kwargs: Any) -> None:
         try:
             symbols = symbols_by_name(example_inputs)
-        except Exception as error:  # whatever it is, torch traces anew
+        except Exception as error:  # whatever it is, torch retraces
             raise FXGraphCacheMiss(str(error)) from error
         for graph in self.graphs:
             graph.load_again(symbols)

@@ -108,7 +108,7 @@ class Retry:
                 if is_transient(error):
                     self._pause = min(2 * self._pause, _PAUSE_MAX)
                     self._wait()
-                else:  # torch traces anew, and then it is told as any other
+                else:  # torch retraces, and then it is told as any other
                     self._end(Outcome.TRACE_ANEW)
 
     def _take(self, use: Use | None) -> None:

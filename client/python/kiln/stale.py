@@ -14,7 +14,7 @@ from . import records
 
 
 def drop(request_key: bytes, compile_id: CompileId | None, contradiction: str) -> None:
-    """Has the next call of a graph traced anew, in this process and in later ones: of the CompiledGraph of that key,
+    """Has the next call of a graph retraced, in this process and in later ones: of the CompiledGraph of that key,
     made in that compile of Dynamo's."""
     records.count("contradicted")
     _forget_entries(request_key)
