@@ -42,7 +42,7 @@ CallFrame::~CallFrame() {
   for (InputCopy& written : input_copies_) Drop(written.copy);
   for (Tensor& tensor : temporaries_) Drop(tensor);
   for (CallContext::Kept& kept : call_.scratch) Drop(kept.tensor);
-  Drop(arena_.tensor);  // after all that lie in it
+  Drop(arena_.tensor);  // after all that are in it
   if (scratch_ != nullptr) program_.GiveScratch(std::move(scratch_));
   program_.counts_->launches.fetch_add(launches_, std::memory_order_relaxed);
   program_.counts_->library_calls.fetch_add(library_calls_, std::memory_order_relaxed);
@@ -224,8 +224,8 @@ void CallFrame::AddRanges(const Program::LaunchStep& launch, std::vector<MemoryR
   for (size_t k = 0; k < launch.buffers.size(); ++k) AddRange(launch.buffers[k], kernel.Stores(k), ranges);
 }
 
-// From the first to the last of a view and of all that it is a view of: what is stored may lie beside the
-// view, in room for padding. What has no memory yet is no part of it.
+// The bytes of a buffer and of all that it is a view of: a store may go beyond the view, into padding. What
+// has no memory yet is left out.
 void CallFrame::AddRange(int64_t index, bool written, std::vector<MemoryRange>& ranges) const {
   const char *first = nullptr, *last = nullptr;
   while (index >= 0) {

@@ -59,7 +59,7 @@ struct Stored {
   int64_t alignment = 0;
 };
 
-// Of the matrix whose element (i, j) lies at i * down + j * across; false when neither stride is 1.
+// Of the matrix whose element (i, j) is at i * down + j * across; false when neither stride is 1.
 bool Store(const Matrix& matrix, int64_t rows, int64_t columns, int64_t down, int64_t across,
            Stored* stored) {
   const auto fits = [](int64_t size, int64_t step, int64_t other, int64_t leading) {
@@ -138,7 +138,7 @@ bool Gemms::Pose(const Gemm& gemm, int32_t device, Problem* problem) {
   if (a.rows != d.rows || b.columns != d.columns || a.columns != b.rows) return false;
   const bool has_c = c.data != nullptr, has_bias = gemm.bias != nullptr;
   if (has_c && (c.rows != d.rows || c.columns != d.columns)) return false;
-  // Only what lies along the columns of d' can be a bias, so a bias rules out d itself.
+  // Only a vector along the columns of d' can be a bias, so a bias rules out d itself.
   const bool flipped = problem->flipped = has_bias || d.column_stride == 1 || d.columns == 1;
   const auto pose = [&](const Matrix& matrix, Stored* stored) {
     return flipped

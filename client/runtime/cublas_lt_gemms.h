@@ -29,7 +29,7 @@
 
 namespace kiln::runtime {
 
-// Element (i, j) of matrix b of a batch lies at data + b * batch_stride + i * row_stride + j * column_stride.
+// Element (i, j) of matrix b of a batch is at data + b * batch_stride + i * row_stride + j * column_stride.
 struct Matrix {
   void* data = nullptr;
   int64_t rows = 0, columns = 0;

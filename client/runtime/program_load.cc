@@ -543,7 +543,7 @@ class ProgramLoader {
   struct Block {
     ArenaPlan::Storage storage;
     bool on_gpu = false;
-    bool temporary = true;  // that lies in the arena
+    bool temporary = true;  // in the arena
     size_t place = 0;       // in the arena's plan
   };
   std::vector<Block> blocks_;

@@ -57,8 +57,8 @@ double ToleranceOfSum(v1::DType dtype, bool tf32, double magnitude);
 size_t BytesOf(v1::DType dtype);
 // The element at `place` of what Read gave.
 double ValueIn(const std::string& read, size_t place, v1::DType dtype);
-// What differs between two results by more than `tolerance * (1 + |wanted|)`; empty where nothing does. No
-// number is as good as another; integers have no tolerance.
+// What differs between two results by more than `tolerance * (1 + |wanted|)`; empty where nothing does. NaN
+// agrees with NaN; integers have no tolerance.
 std::string FirstDifference(const std::string& got, const std::string& wanted, v1::DType dtype,
                             double tolerance);
 

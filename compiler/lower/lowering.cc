@@ -141,7 +141,7 @@ absl::Status LowerNode(LoweringContext& context, const GraphNode& node) {
                      false);
 }
 
-// Values with a pinned layout, and those that several results share, lie as declared.
+// Values with a pinned layout, and those that several results share, get memory in their declared layout.
 void PinResults(LoweringContext& context, const GraphNode& node) {
   if (IsViewNode(node)) return;
   const ValueFacts& facts = context.facts();

@@ -49,7 +49,7 @@ bool FillsWithZeros(const Graph& graph, const GraphNode& node) {
   return integer != nullptr && graph.exprs.AsConst(integer->value) == 0;
 }
 
-// The tensor, and then for each dimension what lies behind it.
+// The tensor, and then for each dimension the padding behind it.
 absl::Status StorePadded(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
   const LoweredTensor self = args.Tensor("self");

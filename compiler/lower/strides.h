@@ -42,7 +42,7 @@ std::vector<ExprId> PreferredStrides(ExprPool& exprs, const TensorType& type);
 // Elements from the first to behind the last; none where a dimension has none.
 ExprId SpanOfElements(ExprPool& exprs, const std::vector<ExprId>& sizes, const std::vector<ExprId>& strides);
 
-// Where in its buffer the window's element at `index` lies.
+// The offset in its buffer of the window's element at `index`.
 ExprId FlatIndex(ExprPool& exprs, const BufferView& view, absl::Span<const ExprId> index);
 
 }  // namespace kiln

@@ -34,7 +34,7 @@ absl::StatusOr<BufferView> TracedStorage::Window(const NodeArguments& args, cons
     return absl::InvalidArgumentError("as_strided with sizes and strides of different ranks");
   }
   if (IsEmpty(exprs, window.sizes)) return window;
-  // Everything it reaches must lie in the buffer.
+  // All of it must be inside the buffer.
   ExprId last = window.offset;
   for (size_t dim = 0; dim < window.sizes.size(); ++dim) {
     const ExprId reach = exprs.Sub(window.sizes[dim], one);

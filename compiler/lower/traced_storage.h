@@ -39,7 +39,7 @@ class TracedStorage {
   LoopGraph& out_;
   LoweringChecks& checks_;
   Materializer& memory_;
-  // Where in the traced storage the buffer's first element lies.
+  // The offset of the buffer's first element in the traced storage.
   absl::flat_hash_map<BufferId, ExprId> starts_;
 };
 

@@ -206,8 +206,8 @@ absl::Status LowerAsStrided(LoweringContext& context, const GraphNode& node) {
   return context.status();
 }
 
-// Window k of a dimension begins at k steps. No copy lies as windows do that overlap: where loops are not all
-// that reads them, they show memory of what they are windows of.
+// Window k of a dimension begins at k steps. A copy can't have the strides of windows that overlap: where not
+// only loops read them, they alias what they are windows of.
 absl::Status LowerUnfold(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
   const TensorType& type = context.ResultType(node);

@@ -1,5 +1,5 @@
-// Views as maps from the index of a view's element to the index of the viewed tensor's: windows on memory
-// where the tensor lies in memory and the map is affine, else values that are not in memory.
+// Views as maps from the index of a view's element to the index of the viewed tensor's: strided windows where
+// the tensor is in memory and the map is affine, else virtual values.
 //
 // Functions on a LoweringContext, which keeps their errors: of a view that does not fit they give the base.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace kiln {
 
-// Where the index of a view's element lies in the viewed tensor.
+// From the index of a view's element to that of the viewed tensor's.
 using IndexMap = absl::FunctionRef<std::vector<ExprId>(Index)>;
 
 // The elements of `base` at mapped indices, not in memory.

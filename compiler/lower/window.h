@@ -15,8 +15,8 @@ namespace kiln {
 // Reads an argument of two numbers, one of which stands for both; left alone when it is absent.
 void ReadPair(LoweringContext& context, const GraphNode& node, absl::string_view name, int64_t (&pair)[2]);
 
-// Row and column in `self` of the window element `inner` of the result's element `index`, and whether
-// it lies in the image.
+// Row and column in `self` of the window element `inner` of the result's element `index`, and whether it is
+// inside the image.
 struct WindowPoint {
   std::vector<ExprId> from;
   LoopOpId inside;

@@ -10,7 +10,7 @@
 
 namespace kiln {
 
-// The bytes lie in what `owner` owns, which lives until the last reader is done.
+// The bytes belong to what `owner` owns, which lives until the last reader is done.
 template <typename Owner>
 grpc::Slice SharedSlice(const char* data, size_t size, std::shared_ptr<Owner> owner) {
   auto* kept = new std::shared_ptr<Owner>(std::move(owner));

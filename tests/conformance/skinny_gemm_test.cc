@@ -26,7 +26,7 @@
 namespace kiln {
 namespace {
 
-constexpr char kUnwritten = '\xFF';  // no number in any type
+constexpr char kUnwritten = '\xFF';  // NaN in every float type
 
 enum class Weights { kAlongK, kAlongN };
 

@@ -251,7 +251,7 @@ class CompiledGraph(OutputCode):
 
 def _keep(inputs: list[Any], donated: tuple[int, ...]) -> None:
     """Copies for a backward that is to run again (retain_graph, create_graph). Only what fills its memory is written
-    into, and a copy of that lies as it does."""
+    into, and a copy of that has its layout."""
     for position in donated:
         copy = inputs[position].clone()
         if copy.stride() == inputs[position].stride():

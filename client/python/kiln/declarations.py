@@ -224,7 +224,7 @@ def _channel_shuffle(given: Given, source: torch.Tensor, groups: int) -> Any:
 
 
 def _scattered(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
-    """A copy of what overlaps itself, an expanded tensor, is dense; torch 2.11 declares it as that lies."""
+    """A copy of what overlaps itself, an expanded tensor, is dense; torch 2.11 declares it in that layout."""
     result = given(source, *others, **options)
     expanded = any(type(stride) is int and stride == 0 and guard_or_false(size != 1)
                    for size, stride in zip(result.shape, result.stride()))
@@ -273,7 +273,7 @@ def _same(size: int, other: int) -> bool:
 
 
 def _row_major(given: Given, *args: Any, **options: Any) -> Any:
-    """On the CPU, in whatever order the dimensions of the operands lie."""
+    """On the CPU, whatever the layout of the operands."""
     return tree_map(lambda each: each.contiguous() if each.device.type == "cpu" else each, given(*args, **options))
 
 

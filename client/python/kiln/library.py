@@ -37,7 +37,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
-# Programs know that the results of these lie in their arguments' memory (LoopBuffer::shares).
+# Programs know that the results of these alias their arguments (LoopBuffer::shares).
 _VIEWS = frozenset(("aten.view.dtype", "aten.view_as_real.default", "aten.view_as_complex.default"))
 
 

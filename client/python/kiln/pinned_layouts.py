@@ -31,7 +31,7 @@ def _reads_by_storage(target: object) -> bool:
 
 
 def is_view(target: object) -> bool:
-    """Whether the operator's results may lie in its arguments' memory."""
+    """Whether the operator's results may alias its arguments."""
     if target is operator.getitem or target in _VIEWS:
         return True
     return isinstance(target, torch._ops.OpOverload) and any(
