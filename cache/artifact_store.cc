@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cache/limits.h"
+#include "cache/cache_limits.h"
 #include "compiler/support/digest.h"
 
 namespace kiln {

@@ -23,7 +23,7 @@
 //  - A miss is NOT_FOUND. What the environment causes is never INTERNAL: disk full is
 //    RESOURCE_EXHAUSTED, a directory that may not be written PERMISSION_DENIED, a device error
 //    UNAVAILABLE, bytes that are damaged DATA_LOSS (the verifying store makes that a miss).
-//    A key or batch beyond cache/limits.h is INVALID_ARGUMENT. A manifest that names an object which
+//    A key or batch beyond cache/cache_limits.h is INVALID_ARGUMENT. A manifest that names an object which
 //    is neither there nor in its batch may be ABORTED: compile again, with the object.
 //  - Messages carry no paths.
 #pragma once

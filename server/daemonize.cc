@@ -17,8 +17,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "compiler/support/limits.h"
-#include "server/limits.h"
+#include "compiler/support/compiler_limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 namespace {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks that folders include one way and Python's modules import one way (tests/arrows.py), that numbers of machines
 # stand in compiler/target (tests/machine_numbers.py), that no class or function of cache, client, compiler and server is
-# too large (tests/class_sizes.py), that their limits stand in their limits.h (tests/limits.py), that Python is as ruff
+# too large (tests/class_sizes.py), that limits stand in their tree's header (tests/limits.py), that Python is as ruff
 # and mypy want it (pyproject.toml) and that every C++ file is as .clang-format says. A program that is missing is named,
 # and its part is not checked. They judge as these versions do: LLVM 22 (deploy/install_deps.sh --dev), ruff and mypy of
 # deploy/setup.sh --tests.

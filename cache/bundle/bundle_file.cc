@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cache/limits.h"
+#include "cache/cache_limits.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 

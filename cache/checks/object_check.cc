@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "cache/artifact_store.h"
-#include "cache/limits.h"
+#include "cache/cache_limits.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/zstd.h"
 

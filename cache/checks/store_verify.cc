@@ -3,8 +3,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "cache/cache_limits.h"
 #include "cache/checks/references.h"
-#include "cache/limits.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/status_macros.h"
 

@@ -32,7 +32,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "cache/limits.h"
+#include "cache/cache_limits.h"
 #include "cache/shared/redis_address.h"
 #include "cache/shared/redis_engine.h"
 #include "cache/shared/redis_pool.h"

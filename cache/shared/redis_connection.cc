@@ -9,7 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "cache/limits.h"
+#include "cache/cache_limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {

@@ -10,7 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "cache/limits.h"
+#include "cache/cache_limits.h"
 #include "cache/shared/redis_address.h"
 #include "compiler/support/status_macros.h"
 

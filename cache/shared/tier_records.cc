@@ -7,7 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "cache/limits.h"
+#include "cache/cache_limits.h"
 #include "cache/shared/tier_value.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"

@@ -18,8 +18,8 @@
 #include "client/admin/json.h"
 #include "client/admin/stall_watch.h"
 #include "client/admin/text.h"
-#include "client/limits.h"
-#include "compiler/support/limits.h"
+#include "client/client_limits.h"
+#include "compiler/support/compiler_limits.h"
 
 namespace kiln {
 namespace {

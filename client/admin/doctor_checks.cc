@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/admin/text.h"
-#include "client/limits.h"
+#include "client/client_limits.h"
 #include "compiler/worker/sandbox_layer.h"
 #include "kiln/client.h"
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "client/limits.h"
+#include "client/client_limits.h"
 
 namespace kiln::runtime {
 namespace {

@@ -12,7 +12,7 @@
 #include "client/runtime/step_times.h"
 #include "compiler/graph/dtypes.h"
 #include "compiler/ir/scalar_ops.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 
 namespace kiln::runtime {
 namespace {

@@ -4,7 +4,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/limits.h"
+#include "client/client_limits.h"
 #include "client/runtime/call_frame.h"
 
 namespace kiln::runtime {

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "client/limits.h"
+#include "client/client_limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::runtime {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "client/limits.h"
+#include "client/client_limits.h"
 #include "client/runtime/native_gemm.h"
 #include "client/runtime/tuned_gemms.h"
 

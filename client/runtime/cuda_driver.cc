@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "absl/strings/str_cat.h"
-#include "client/limits.h"
+#include "client/client_limits.h"
 #include "client/runtime/library_functions.h"
 #include "compiler/support/status_macros.h"
 

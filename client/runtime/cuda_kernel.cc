@@ -10,10 +10,10 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "client/limits.h"
+#include "client/client_limits.h"
 #include "client/runtime/cuda_driver.h"
 #include "compiler/image/gpu_image.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/member_table.h"
 #include "compiler/support/status_macros.h"
 

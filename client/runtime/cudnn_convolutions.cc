@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/limits.h"
+#include "client/client_limits.h"
 #include "client/runtime/tuned_convolutions.h"
 #include "compiler/library/fixed_convolution.h"
 #include "compiler/support/monotonic_time.h"

@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/limits.h"
+#include "client/client_limits.h"
 #include "client/runtime/arena_plan.h"
 #include "client/runtime/program.h"
 #include "client/runtime/span.h"
 #include "compiler/graph/dtypes.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::runtime {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "client/limits.h"
+#include "client/client_limits.h"
 
 namespace kiln::runtime {
 

@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "client/src/call_messages.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/message_channel.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"

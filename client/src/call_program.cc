@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/src/call_messages.h"
 #include "client/src/daemon.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/status_macros.h"
 #include "kiln/run_count.h"
 

@@ -29,8 +29,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/digest.h"
-#include "compiler/support/limits.h"
 #include "compiler/support/private_directory.h"
 #include "compiler/support/status_macros.h"
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "compiler/channel/channel.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/monotonic_cond_var.h"
 #include "compiler/support/status_macros.h"
 

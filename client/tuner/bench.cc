@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "client/limits.h"
+#include "client/client_limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::tuner {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "client/limits.h"
+#include "client/client_limits.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "client/limits.h"
+#include "client/client_limits.h"
 #include "client/runtime/tuned_gemms.h"
 #include "compiler/support/status_macros.h"
 

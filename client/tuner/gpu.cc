@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/limits.h"
+#include "client/client_limits.h"
 #include "client/runtime/cuda_driver.h"
 #include "client/runtime/library_functions.h"
 #include "compiler/support/status_macros.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/limits.h"
+#include "client/client_limits.h"
 #include "client/runtime/cuda_kernel.h"
 #include "compiler/image/gpu_image.h"
 #include "compiler/support/proto_util.h"

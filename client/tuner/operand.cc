@@ -8,7 +8,7 @@
 
 #include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
-#include "client/limits.h"
+#include "client/client_limits.h"
 #include "compiler/graph/dtypes.h"
 #include "compiler/ir/scalar_ops.h"
 #include "compiler/support/status_macros.h"

@@ -19,7 +19,7 @@
 #include "client/tuner/gemm_bench.h"
 #include "client/tuner/gpu.h"
 #include "client/tuner/kernel_bench.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/worker/build_id.h"
 #include "compiler/worker/frame.h"

@@ -12,7 +12,7 @@
 #include "compiler/graph/expr_eval.h"
 #include "compiler/graph/expr_leaves.h"
 #include "compiler/graph/expr_proto.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 

@@ -71,7 +71,9 @@ Graph CallsOf(const v1::Program& program) {
   return graph;
 }
 
-bool FixedTensor::IsContiguous(bool channels_last) const { return kiln::IsContiguous({sizes, strides}, channels_last); }
+bool FixedTensor::IsContiguous(bool channels_last) const {
+  return kiln::IsContiguous({sizes, strides}, channels_last);
+}
 
 std::optional<FixedTensor> FixedOf(const Graph& graph, ValueId value) {
   if (value == kNoValue) return std::nullopt;

@@ -6,8 +6,8 @@
 
 #include "compiler/ir/dtype_groups.h"
 #include "compiler/ir/ops.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/digest.h"
-#include "compiler/support/limits.h"
 #include "compiler/target/cost_model.h"
 
 namespace kiln {

@@ -192,7 +192,7 @@ llvm::Value* IndexEmitter::ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<l
 }
 
 // Per lane. x86 has no vector division of integers; element numbers stay below 2^46
-// (support/limits.h), where the quotient of doubles rounds down to the right integer.
+// (support/compiler_limits.h), where the quotient of doubles rounds down to the right integer.
 llvm::Value* IndexEmitter::VectorExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args) {
   const bool divides =
       node.op() == v1::EXPR_FLOORDIV || node.op() == v1::EXPR_MOD || node.op() == v1::EXPR_CEILDIV;

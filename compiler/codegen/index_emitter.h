@@ -1,7 +1,8 @@
 // Index expressions as code: the same in all lanes, a constant stride along the lanes, or computed per lane.
 //
 // Ownership: borrows the kernel's context and the loop state. Threads: one. Errors: what it does not do fails
-// the context. Limits: element numbers stay below 2^46 (support/limits.h), where lanes divide as F64.
+// the context. Limits: element numbers stay below 2^46 (support/compiler_limits.h), where lanes divide as
+// F64.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 #include "compiler/graph/canonical.h"
 #include "compiler/graph/expr_leaves.h"
 #include "compiler/graph/expr_proto.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {

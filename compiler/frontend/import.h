@@ -1,6 +1,6 @@
 // Canonical bytes to a Graph: the one place where a caller's graph is believed or refused.
 //
-// Every limit of support/limits.h holds before memory in proportion to a claim is taken. Import
+// Every limit of support/compiler_limits.h holds before memory in proportion to a claim is taken. Import
 // checks form, not meaning: it does not know operators, any well-formed overload may become a
 // library call.
 //

@@ -3,7 +3,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/expr_eval.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "google/protobuf/descriptor.h"

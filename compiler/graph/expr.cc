@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/expr_algebra.h"
 #include "compiler/graph/expr_proofs.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 
 namespace kiln {
 namespace {

@@ -17,7 +17,8 @@
 // Threads: a pool is not thread safe; a pool that nobody changes may be read from many threads.
 // Errors: evaluation reports overflow and division by zero as OUT_OF_RANGE; a guard whose
 // evaluation fails is false (see guards.h).
-// Limits: support/limits.h `kExprNodesMax`, `kAllExprArgsMax`; building beyond it makes `status()` not OK.
+// Limits: support/compiler_limits.h `kExprNodesMax`, `kAllExprArgsMax`; building beyond it makes `status()`
+// not OK.
 #pragma once
 
 #include <cstdint>

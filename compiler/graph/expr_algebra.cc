@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 
 namespace kiln {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "compiler/graph/expr_algebra.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 
 namespace kiln {
 namespace {

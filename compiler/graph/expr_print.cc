@@ -4,7 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "compiler/graph/expr.h"
 #include "compiler/graph/expr_leaves.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 
 namespace kiln {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/expr_eval.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 
 namespace kiln {
 

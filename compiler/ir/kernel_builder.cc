@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "compiler/ir/reduce_kinds.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 
 namespace kiln {
 

@@ -8,7 +8,7 @@
 #include "compiler/graph/expr_eval.h"
 #include "compiler/ir/dtype_groups.h"
 #include "compiler/ir/ops.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/member_table.h"
 #include "compiler/support/status_macros.h"
 

@@ -3,7 +3,7 @@
 // emitted or interpreted without further checks; whether every index stays in its buffer's span is
 // the interpreter's to find out.
 //
-// Threads: pure function. Errors: INVALID_ARGUMENT naming the op or part. Limits: support/limits.h;
+// Threads: pure function. Errors: INVALID_ARGUMENT naming the op or part. Limits: support/compiler_limits.h;
 // linear in the message's size.
 #pragma once
 

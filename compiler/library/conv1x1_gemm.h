@@ -38,7 +38,8 @@ struct Conv1x1Gemm {
 
 // Images are [images, channels, rows, columns], weights [outputs, channels, 1, 1]. REQUIRES: a 1×1
 // convolution of one group (IsConv1x1 of convolution.h or fixed_convolution.h), of images whose pixels
-// have one stride, those of the whole batch where it is one matrix. No value where there is nothing to compute.
+// have one stride, those of the whole batch where it is one matrix. No value where there is nothing to
+// compute.
 std::optional<Conv1x1Gemm> Conv1x1AsGemm(const StridedTensor& images, const StridedTensor& weights);
 
 }  // namespace kiln

@@ -12,7 +12,7 @@
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/ir/scalar_ops.h"
 #include "compiler/passes/types.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 
 namespace kiln {
 namespace {

@@ -10,7 +10,7 @@
 #include "compiler/passes/graph_builder.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/types.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {

@@ -4,7 +4,7 @@
 
 #include "compiler/graph/expr_proofs.h"
 #include "compiler/passes/decomposition.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 
 namespace kiln {
 namespace {

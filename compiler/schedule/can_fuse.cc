@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/container/flat_hash_set.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/target/cost_model.h"
 
 namespace kiln {

@@ -12,7 +12,7 @@
 #include "compiler/schedule/loop_order.h"
 #include "compiler/schedule/private_storage.h"
 #include "compiler/schedule/stage_plan.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {

@@ -11,7 +11,7 @@
 #include "compiler/schedule/can_fuse.h"
 #include "compiler/schedule/score_fusion.h"
 #include "compiler/schedule/symbol_dependencies.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/target/cost_model.h"
 
 namespace kiln {

@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "compiler/ir/reduce_kinds.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/target/cost_model.h"
 
 namespace kiln {

@@ -8,7 +8,7 @@
 #include "absl/numeric/bits.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/thread_walk.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/target/cost_model.h"
 
 namespace kiln {

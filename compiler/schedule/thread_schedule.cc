@@ -15,7 +15,7 @@
 #include "compiler/schedule/thread_unroll.h"
 #include "compiler/schedule/thread_walk.h"
 #include "compiler/schedule/tile_threads.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {

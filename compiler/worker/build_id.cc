@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/digest.h"
-#include "compiler/support/limits.h"
 
 namespace kiln {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {

@@ -15,7 +15,7 @@
 #include "absl/strings/strip.h"
 #include "compiler/artifact/plan.h"
 #include "compiler/codegen/codegen_backend.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/target/device.h"

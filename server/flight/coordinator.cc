@@ -6,7 +6,7 @@
 #include "compiler/support/status_macros.h"
 #include "openssl/rand.h"
 #include "server/flight/gang_subscriber.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 namespace {

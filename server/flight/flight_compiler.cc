@@ -5,7 +5,7 @@
 #include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/kernel_abi.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 
 namespace kiln {
 

@@ -1,6 +1,6 @@
 #include "server/flight/gang_put_back.h"
 
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 namespace {

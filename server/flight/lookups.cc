@@ -5,8 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "compiler/graph/key.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/digest.h"
-#include "compiler/support/limits.h"
 
 namespace kiln {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/algorithm/container.h"
 #include "compiler/graph/key.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 
 namespace kiln {
 

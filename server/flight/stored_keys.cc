@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/manifest_objects.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"

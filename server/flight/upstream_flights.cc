@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/channel/channel.h"
 #include "compiler/graph/key.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/manifest_objects.h"
 #include "compiler/support/monotonic_time.h"
 #include "compiler/support/status_macros.h"

@@ -7,7 +7,7 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 #include "server/tune/tuner.h"
 #include "spdlog/spdlog.h"
 

@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cache/limits.h"
+#include "cache/cache_limits.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/monotonic_time.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
 #include "server/flight/tuning_frames.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {

@@ -14,11 +14,11 @@
 #include "compiler/support/status_macros.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/config/config.h"
-#include "server/limits.h"
 #include "server/listen/call_counts.h"
 #include "server/listen/listening_socket.h"
 #include "server/listen/tcp_peer.h"
 #include "server/listen/tls_credentials.h"
+#include "server/server_limits.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 namespace {

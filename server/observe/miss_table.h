@@ -18,7 +18,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "kiln/v1/record.pb.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 

@@ -20,7 +20,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 

@@ -11,7 +11,7 @@
 #include "compiler/support/monotonic_time.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {

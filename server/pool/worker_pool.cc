@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/worker/sandbox.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 

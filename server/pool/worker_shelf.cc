@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 

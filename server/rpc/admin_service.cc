@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/caller_notes.h"
 #include "compiler/ir/print.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/digest.h"
-#include "compiler/support/limits.h"
 #include "compiler/support/manifest_objects.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
@@ -19,7 +19,6 @@
 #include "compiler/worker/build_id.h"
 #include "kiln/v1/record.pb.h"
 #include "server/build/artifact.h"
-#include "server/limits.h"
 #include "server/rpc/daemon_facts.h"
 #include "server/rpc/entry_choice.h"
 #include "server/rpc/explanation.h"
@@ -27,6 +26,7 @@
 #include "server/rpc/request_limits.h"
 #include "server/rpc/tier_program.h"
 #include "server/rpc/tuning_removal.h"
+#include "server/server_limits.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {

@@ -6,8 +6,8 @@
 #include "absl/time/clock.h"
 #include "compiler/graph/caller_notes.h"
 #include "compiler/graph/key.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/digest.h"
-#include "compiler/support/limits.h"
 #include "compiler/support/zstd.h"
 #include "server/rpc/request_limits.h"
 

@@ -14,7 +14,7 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "server/build/artifact.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 namespace {

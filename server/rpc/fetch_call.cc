@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "server/rpc/request_limits.h"

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "compiler/graph/key_difference.h"
-#include "server/limits.h"
 #include "server/rpc/listing_diff.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 namespace {

@@ -6,10 +6,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "server/limits.h"
 #include "server/rpc/reflection_answers.h"
 #include "server/rpc/refused_call.h"
 #include "server/rpc/request_limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 namespace {

@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/digest.h"
-#include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 #include "server/flight/refusals.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 namespace {

@@ -1,5 +1,5 @@
-// How much of everything a client may say (server/limits.h), checked before anything is kept. Errors are
-// INVALID_ARGUMENT and name the field. Threads: pure functions.
+// How much of everything a client may say (server/server_limits.h), checked before anything is kept. Errors
+// are INVALID_ARGUMENT and name the field. Threads: pure functions.
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache/shared/tier_value.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/digest.h"
-#include "compiler/support/limits.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/support/zstd.h"

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 namespace {

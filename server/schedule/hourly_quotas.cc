@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 namespace {

@@ -10,7 +10,7 @@
 #include "compiler/graph/key.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {

@@ -8,8 +8,8 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/support/zstd.h"
-#include "server/limits.h"
 #include "server/pool/measuring_pool.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 namespace {

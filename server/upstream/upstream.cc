@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "compiler/channel/channel.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/protocol.h"
 #include "compiler/support/status_macros.h"
 #include "openssl/rand.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/support/tls_files.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/zstd.h"
 
 namespace kiln {

@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "cache/chain/store_config.h"
 #include "compiler/graph/key.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/digest.h"
-#include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 #include "kiln/v1/compile.pb.h"
 

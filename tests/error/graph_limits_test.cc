@@ -1,5 +1,5 @@
-// The limits of graphs in support/limits.h: at each a graph is imported, and one above it is refused by the
-// name of the place and the limit.
+// The limits of graphs in support/compiler_limits.h: at each a graph is imported, and one above it is refused
+// by the name of the place and the limit.
 //
 // More than kExprNodesMax expressions are more than kGraphPartsMax parts; expr_test.cc asks the pool for both
 // of its limits.
@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/canonical.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/error/add_graph.h"

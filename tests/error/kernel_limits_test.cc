@@ -1,5 +1,5 @@
-// The limits of kernels and of their code in support/limits.h: what is at one is taken, what is one above it
-// is refused by the name of the limit.
+// The limits of kernels and of their code in support/compiler_limits.h: what is at one is taken, what is one
+// above it is refused by the name of the limit.
 #include <cstring>
 #include <functional>
 #include <string>
@@ -8,7 +8,7 @@
 #include "compiler/image/gpu_image.h"
 #include "compiler/ir/kernel_builder.h"
 #include "compiler/ir/verify_kernel.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -16,7 +16,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "kiln/client.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 #include "tests/fault/test_daemon.h"
 
 namespace kiln {

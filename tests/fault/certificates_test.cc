@@ -14,7 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/tls_files.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"

@@ -14,7 +14,7 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "cache/limits.h"
+#include "cache/cache_limits.h"
 #include "cache/shared/redis_cluster.h"
 #include "cache/shared/shared_tier.h"
 #include "cache/shared/tier_value.h"

@@ -14,8 +14,8 @@
 #include "cache/shared/tier_claims.h"
 #include "cache/shared/tier_value.h"
 #include "compiler/graph/key.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/digest.h"
-#include "compiler/support/limits.h"
 #include "gtest/gtest.h"
 #include "tests/fault/process_facts.h"
 

@@ -14,7 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "cache/limits.h"
+#include "cache/cache_limits.h"
 #include "cache/shared/shared_tier.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/signature.h"

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "kiln/client.h"
 #include "kiln/run_count.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 #include "tests/fault/test_daemon.h"
 
 namespace kiln {

@@ -13,7 +13,7 @@
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
 #include "gtest/gtest.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 #include "server/tune/tuner.h"
 #include "tests/conformance/store_testing.h"
 #include "tests/fault/redis_server.h"

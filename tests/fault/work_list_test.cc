@@ -11,7 +11,7 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/zstd.h"
 #include "gtest/gtest.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 #include "tests/fault/redis_server.h"
 
 namespace kiln {

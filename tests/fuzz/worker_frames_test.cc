@@ -15,7 +15,7 @@
 
 #include "absl/strings/string_view.h"
 #include "compiler/graph/guards.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/worker/frame.h"
 #include "google/protobuf/descriptor.h"

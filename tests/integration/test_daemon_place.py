@@ -58,7 +58,7 @@ def test_long_reasons_keep_their_end() -> None:
 
 @pytest.mark.parametrize("soft, hard, serves", [(48, 63, False), (48, 64, True)])
 def test_few_open_files(place: Place, soft: int, hard: int, serves: bool) -> None:
-    """At kDaemonOpenFilesMin (compiler/support/limits.h), to which the soft limit is raised, and one below it."""
+    """At kDaemonOpenFilesMin (compiler_limits.h), to which the soft limit is raised, and one below it."""
     limits = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))"
     output, _ = place.run(CALL.replace("start = time.time()", f"{limits}; start = time.time()"))
     result = json.loads(output.strip().splitlines()[-1])

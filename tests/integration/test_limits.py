@@ -1,4 +1,4 @@
-"""A tree's limits stand in its limits.h (tests/limits.py), and the check sees one that stands elsewhere."""
+"""A tree's limits stand in one header (tests/limits.py), and the check sees one that stands elsewhere."""
 import os
 import pathlib
 import sys
@@ -45,7 +45,7 @@ def test_one_is_named(tmp_path: pathlib.Path, folder: str, text: str, name: str)
 
 
 @pytest.mark.parametrize("file, text", [
-    ("cache/limits.h", "inline constexpr size_t kEntriesMax = 64;\n"),
+    ("cache/cache_limits.h", "inline constexpr size_t kEntriesMax = 64;\n"),
     ("compiler/schedule/rows.cc", "constexpr uint32_t kRowsMax = 64;\n"),
     ("server/table.cc", "// constexpr int kRowsMax = 64;\nconstexpr char kName[] = \"kRowsMax = 3\";\n"),
     ("server/table.cc", "Table(size_t rows_max = kRowsMax);\nif (rows == kRowsMax) return;\nF(rows, kRowsMax);\n"),
@@ -58,9 +58,9 @@ def test_other_things_are_not(tmp_path: pathlib.Path, file: str, text: str) -> N
 
 
 def test_the_headers_know_nothing_else(tmp_path: pathlib.Path) -> None:
-    assert faults_of(tmp_path, "server/limits.h", "#include <cstddef>\n#include <cstdint>\n") == []
-    assert faults_of(tmp_path, "server/limits.h", '#include <cstddef>\n#include "absl/time/time.h"\n') == [
-        'server/limits.h: it includes "absl/time/time.h"']
+    assert faults_of(tmp_path, "server/server_limits.h", "#include <cstddef>\n#include <cstdint>\n") == []
+    assert faults_of(tmp_path, "server/server_limits.h", '#include <cstddef>\n#include "absl/time/time.h"\n') == [
+        'server/server_limits.h: it includes "absl/time/time.h"']
 
 
 def test_an_exception_goes_when_nothing_needs_it(tmp_path: pathlib.Path) -> None:

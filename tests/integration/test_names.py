@@ -7,7 +7,7 @@ import re
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDERS = ("cache", "client", "compiler", "server")
 # What tools look for by that name, each program's start, and each tree's limits.
-EVERYWHERE = {"__init__.py", "limits.h", "main.cc"}
+EVERYWHERE = {"__init__.py", "main.cc"}
 SUFFIXES = (".cc", ".h", ".py", ".proto")
 # What was said instead of the field's word.
 WORDS = {"by points": "channels-last", "made again": "rematerialised", "point convolution": "1×1 convolution",

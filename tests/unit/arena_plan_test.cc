@@ -4,7 +4,7 @@
 #include <random>
 #include <thread>
 
-#include "client/limits.h"
+#include "client/client_limits.h"
 #include "gtest/gtest.h"
 
 namespace kiln::runtime {

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <string>
 
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "gtest/gtest.h"
 #include "tests/unit/test_signatures.h"
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "cache/bundle/bundle_check.h"
-#include "cache/limits.h"
+#include "cache/cache_limits.h"
 #include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"

@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache/chain/store_config.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "gtest/gtest.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 #include "tests/unit/temporary_directory.h"
 
 namespace kiln {

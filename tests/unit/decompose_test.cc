@@ -12,7 +12,7 @@
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/pipeline.h"
 #include "compiler/passes/types.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "tests/unit/graph_maker.h"
 
 namespace kiln {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 namespace {

@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "kiln/v1/artifact.pb.h"
 #include "server/build/artifact.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 #include "tests/conformance/store_testing.h"
 
 namespace kiln {

@@ -2,7 +2,7 @@
 
 #include "compiler/graph/expr_leaves.h"
 #include "compiler/graph/expr_proofs.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "gtest/gtest.h"
 
 namespace kiln {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "gtest/gtest.h"
 
 namespace kiln {

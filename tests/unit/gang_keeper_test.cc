@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "server/flight/gang_put_back.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 namespace {

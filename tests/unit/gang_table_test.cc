@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "gtest/gtest.h"
 #include "server/flight/gang_verdict.h"
 

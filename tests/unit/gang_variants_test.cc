@@ -11,7 +11,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
-#include "server/limits.h"
+#include "server/server_limits.h"
 
 namespace kiln {
 namespace {

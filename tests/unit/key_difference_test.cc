@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/guard_text.h"
 #include "compiler/graph/guards.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/digest.h"
-#include "compiler/support/limits.h"
 #include "gtest/gtest.h"
 
 namespace kiln {

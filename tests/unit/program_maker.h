@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "kiln/v1/artifact.pb.h"
 
 namespace kiln::runtime {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "compiler/schedule/plan_memory.h"
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "gtest/gtest.h"
 #include "tests/unit/loop_graph_maker.h"
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "gtest/gtest.h"
 
 namespace kiln {

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache/chain/store_config.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/digest.h"
-#include "compiler/support/limits.h"
 #include "gtest/gtest.h"
 #include "server/build/artifact.h"
 #include "server/flight/hit_index.h"

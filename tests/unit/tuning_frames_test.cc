@@ -1,7 +1,7 @@
 // What a worker is asked for what is measured, and what is made of its answers.
 #include "server/flight/tuning_frames.h"
 
-#include "compiler/support/limits.h"
+#include "compiler/support/compiler_limits.h"
 #include "compiler/support/proto_util.h"
 #include "gtest/gtest.h"
 

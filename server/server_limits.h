@@ -1,7 +1,7 @@
 // Limits of kilnd: what it refuses, cuts off, keeps or asks for at most. In bytes or the time that a name
 // says, else a count. Many are a configuration's bounds: what it may set has its defaults in server/config.
-// Those that all folders share are in compiler/support/limits.h, the store's and the shared tier's in
-// cache/limits.h; tests/limits.py sees that no other stands elsewhere.
+// Those that all folders share are in compiler/support/compiler_limits.h, the store's and the shared tier's
+// in cache/cache_limits.h; tests/limits.py sees that no other stands elsewhere.
 #pragma once
 
 #include <cstddef>

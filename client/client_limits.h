@@ -1,6 +1,6 @@
 // Limits of the client: what a process or a program of kiln's refuses, cuts off, keeps or asks for at most.
-// In bytes where a name says so, else a count. Those that all folders share are in compiler/support/limits.h;
-// tests/limits.py sees that no other stands elsewhere.
+// In bytes where a name says so, else a count. Those that all folders share are in
+// compiler/support/compiler_limits.h; tests/limits.py sees that no other stands elsewhere.
 #pragma once
 
 #include <cstddef>

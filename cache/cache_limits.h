@@ -1,6 +1,6 @@
 // Limits of stores, bundles and the shared tier: what is refused, cut off, kept or asked for at most. In
-// bytes where a name says so, else a count. Those that all folders share are in compiler/support/limits.h;
-// tests/limits.py sees that no other stands elsewhere.
+// bytes where a name says so, else a count. Those that all folders share are in
+// compiler/support/compiler_limits.h; tests/limits.py sees that no other stands elsewhere.
 #pragma once
 
 #include <cstddef>

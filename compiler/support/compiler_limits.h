@@ -1,7 +1,7 @@
 // Limits that all folders share, of graphs, kernels and what travels, and the compiler's own: what is
 // refused, cut off, kept or asked for at most. In bytes where a name says so, else a count. The store's are
-// in cache/limits.h, kilnd's and what a client may say to it in server/limits.h, the client's in
-// client/limits.h. tests/limits.py sees that no other stands elsewhere.
+// in cache/cache_limits.h, kilnd's and what a client may say to it in server/server_limits.h, the client's in
+// client/client_limits.h. tests/limits.py sees that no other stands elsewhere.
 #pragma once
 
 #include <cstddef>
