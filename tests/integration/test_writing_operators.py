@@ -1,4 +1,4 @@
-"""Whether an operator writes its arguments is what its schema says, whatever its name looks like."""
+"""Whether an operator mutates its arguments is what its schema says, whatever its name looks like."""
 from typing import Any
 
 import pytest
@@ -46,7 +46,7 @@ def test_operators_that_write_are_refused(target: Any, arguments: tuple[Any, ...
         call.kwargs = {"grad_input": call.args[0]}
     else:
         graph = graph_of(target, *arguments)
-    with pytest.raises(Exception, match=f"{target} writes its arguments"):
+    with pytest.raises(Exception, match=f"{target} mutates its arguments"):
         compile_graph(graph, (), INFERENCE, options.parse())
 
 
