@@ -22,65 +22,66 @@ MODES = ("default", "reduce-overhead", MODE)
 WARM_ROUNDS = 3
 
 
-class Tuned:
-    """One row's starts in seconds; `result` holds what worked, `errors` the rest, by way and mode."""
+def measure(name: str, row: tuple[str, str, str], nursery: Nursery, limit: float) -> dict[str, Any]:
+    """One row's starts in seconds, and by way and mode what went wrong. row: (model of models.py, task, dtype); limit:
+    seconds for one start."""
+    errors: dict[str, str] = {}
 
-    def __init__(self, name: str, row: tuple[str, str, str], nursery: Nursery, limit: float) -> None:
-        """row: (model of models.py, task, dtype); limit: seconds for one start."""
-        self.result: dict[str, Any] = {"row": name, "limit_s": limit, "cold": {}, "warm": {}}
-        self.errors: dict[str, str] = {}
-        self._row, self._nursery, self._limit = row, nursery, limit
-
-    def measure(self) -> Tuned:
-        directory = tempfile.mkdtemp(prefix="kiln-bench-")
-        cold = self.result["cold"]
-        warm: dict[str, list[float | None]] = {mode: [] for mode in MODES}
-        try:
-            cold["inductor"] = self._start("inductor", MODE, directory)
-            for mode in reversed(MODES):
-                cold[mode] = self._start("kiln", mode, directory)
-            for _ in range(WARM_ROUNDS):
-                for mode in MODES:
-                    warm[mode].append(self._start("kiln", mode, directory))
-        finally:
-            stop_daemons(directory)
-            shutil.rmtree(directory, ignore_errors=True)
-        for mode, seconds in warm.items():
-            measured = [one for one in seconds if one is not None]
-            self.result["warm"][mode] = statistics.median(measured) if len(measured) == len(seconds) else None
-        return self
-
-    def _start(self, way: str, mode: str, directory: str) -> float | None:
-        """Seconds, or None and an error."""
-        model, task, dtype = self._row
+    def start(way: str, mode: str) -> float | None:
+        model, task, dtype = row
         words = [model, task, way, "--dtype", dtype, "--device", "cuda", "--mode", mode]
-        name = f"{way} {mode}"
         try:
-            with Cell(self._nursery, words, os.path.join(directory, mode), self._limit) as cell:
+            with Cell(nursery, words, os.path.join(directory, mode), limit) as cell:
                 if way == "kiln" and (fallbacks := cell.ask("stats")["fallbacks"]):
-                    self.errors[name] = f"fallbacks: {fallbacks}"
+                    errors[f"{way} {mode}"] = f"fallbacks: {fallbacks}"
                 return float(cell.start["start_s"])
         except Failed as error:
-            self.errors[name] = str(error)
+            errors[f"{way} {mode}"] = str(error)
             return None
 
+    directory = tempfile.mkdtemp(prefix="kiln-bench-")
+    cold: dict[str, float | None] = {}
+    starts: dict[str, list[float | None]] = {mode: [] for mode in MODES}
+    try:
+        cold["inductor"] = start("inductor", MODE)
+        for mode in reversed(MODES):
+            cold[mode] = start("kiln", mode)
+        for _ in range(WARM_ROUNDS):
+            for mode in MODES:
+                starts[mode].append(start("kiln", mode))
+    finally:
+        stop_daemons(directory)
+        shutil.rmtree(directory, ignore_errors=True)
+    warm: dict[str, float | None] = {}
+    for mode, seconds in starts.items():
+        measured = [one for one in seconds if one is not None]
+        warm[mode] = statistics.median(measured) if len(measured) == len(seconds) else None
+    return {"row": name, "limit_s": limit, "cold": cold, "warm": warm, "errors": errors}
+
+
+class Tuned:
+    """What `measure` gave, as a row of the table."""
+
+    def __init__(self, result: dict[str, Any]) -> None:
+        self._result = result
+
     def cold_ratio(self) -> float | None:
-        mine = self.result["cold"].get(MODE)
-        return float(mine / (self.result["cold"].get("inductor") or self._limit)) if mine else None
+        mine = self._result["cold"].get(MODE)
+        return float(mine / (self._result["cold"].get("inductor") or self._result["limit_s"])) if mine else None
 
     def warm_ratio(self, mode: str) -> float | None:
         """Of the tuned warm start to that of `mode`."""
-        tuned, other = self.result["warm"].get(MODE), self.result["warm"].get(mode)
+        tuned, other = self._result["warm"].get(MODE), self._result["warm"].get(mode)
         return float(tuned / other) if tuned and other else None
 
     def line(self) -> str:
-        inductor = self.result["cold"].get("inductor")
-        told = number(inductor, 1) if inductor else f"over {self._limit:.0f}"
-        cells = [f"{told} / {number(self.result['cold'].get(MODE), 1)}",
-                 ("≤ " if not inductor and self.cold_ratio() else "") + number(self.cold_ratio(), 3),
-                 " / ".join(number(self.result["warm"].get(mode), 2) for mode in MODES),
+        cold, warm = self._result["cold"], self._result["warm"]
+        told = number(cold["inductor"], 1) if cold.get("inductor") else f"over {self._result['limit_s']:.0f}"
+        cells = [f"{told} / {number(cold.get(MODE), 1)}",
+                 ("≤ " if not cold.get("inductor") and self.cold_ratio() else "") + number(self.cold_ratio(), 3),
+                 " / ".join(number(warm.get(mode), 2) for mode in MODES),
                  number(self.warm_ratio("default"), 2), number(self.warm_ratio("reduce-overhead"), 2)]
-        return f"| {self.result['row']} | {' | '.join(cells)} |"
+        return f"| {self._result['row']} | {' | '.join(cells)} |"
 
 
 def table(rows: list[Tuned]) -> list[str]:

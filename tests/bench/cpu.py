@@ -17,7 +17,8 @@ Sections, all by default:
   --quick  no cold Inductor, no front end, one warm start: kiln's own start, and steps
 
 All of it takes two hours. With --json FILE each row is kept there once it is measured, and with --resume those that
-FILE has are not measured again, if FILE is of the same options and the same kiln.
+FILE has are not measured again, if FILE is of the same options and the same kiln. Of the JSON pages.py makes
+docs/benchmarks/cpu.md.
 """
 from __future__ import annotations
 
@@ -25,7 +26,6 @@ import argparse
 import contextlib
 import glob
 import hashlib
-import importlib.util
 import json
 import math
 import os
@@ -45,6 +45,7 @@ import fusion  # noqa: E402
 import kernels  # noqa: E402
 import scale  # noqa: E402
 from cell import Cell, Failed  # noqa: E402
+from facts import daemon, facts, package, said  # noqa: E402
 from nursery import Nursery  # noqa: E402
 
 SECTIONS = ("start", "steps", "fusion", "kernels", "scale")
@@ -87,6 +88,14 @@ class Row:
         self._arguments = arguments
         self._nursery: Nursery | None = None
         self._directory = ""
+
+    @classmethod
+    def of(cls, result: dict[str, Any], arguments: argparse.Namespace) -> Row:
+        """As it was kept, with or without its errors; measured with `arguments`."""
+        row = cls(result["model"], result["task"], arguments)
+        row.result = {name: value for name, value in result.items() if name != "errors"}
+        row.errors = result.get("errors", {})
+        return row
 
     def measure(self, nursery: Nursery) -> Row:
         sections = self._arguments.sections
@@ -324,27 +333,38 @@ def fusion_table(rows: list[Row]) -> list[str]:
         f"over 1.05 × what Inductor can touch: {over_touched}, of {len(ratios)}.", ""]
 
 
-def tables(rows: list[Row], measured_kernels: dict[str, Any] | None, measured_scale: list[str] | None,
-           arguments: argparse.Namespace) -> str:
-    """The Markdown."""
-    lines = [f"{time.strftime('%Y-%m-%d')}, {processor()}, {os.cpu_count()} threads, {arguments.dtype}"
-             f"{', dynamic sizes' if arguments.dynamic else ''}.", ""]
+def row_tables(rows: list[Row], arguments: argparse.Namespace) -> list[str]:
+    lines: list[str] = []
     if "steps" in arguments.sections:
-        lines += step_table(rows, arguments)
+        lines += ["## Steps, peak memory", "", *step_table(rows, arguments)]
     if "start" in arguments.sections:
-        lines += start_table(rows, arguments)
+        lines += ["## Starts", "", *start_table(rows, arguments)]
     if "fusion" in arguments.sections:
-        lines += fusion_table(rows)
-    if measured_kernels:
-        lines.append(kernels.tables(measured_kernels))
-    if measured_scale:
-        lines += ["Compiling captured graphs, each alone, with an empty store:", "", *measured_scale]
+        lines += ["## Fusion", "", *fusion_table(rows)]
+    return lines
+
+
+def tables(results: Results, arguments: argparse.Namespace) -> str:
+    """The Markdown."""
+    lines = [said(results.facts), "", *row_tables(results.rows(), arguments)]
+    if "kernels" in arguments.sections and results.kernels:
+        lines.append(kernels.tables(results.kernels))
+    if "scale" in arguments.sections and results.scale:
+        lines += ["Compiling captured graphs, each alone, with an empty store:", "", *scale.lines(results.scale)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def processor() -> str:
-    with open("/proc/cpuinfo") as file:
-        return next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "CPU")
+def page(reports: list[dict[str, Any]]) -> str:
+    """docs/benchmarks/cpu.md: a run's steps, starts and fusion."""
+    lines = ["# CPU: ten models", ""]
+    for report in reports:
+        options = argparse.Namespace(**report["of"]["options"], code_generation_share=CODE_GENERATION_SHARE)
+        rows = [Row.of(result, options) for result in report["rows"]]
+        lines += [said(report["facts"], options.dtype + (", dynamic sizes" if options.dynamic else "")), ""]
+        lines += row_tables(rows, options)
+        lines += [f"{row.result['model']}, {row.result['task']}, {what}: {reason}" for row in rows
+                  for what, reason in row.errors.items()]
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def parse() -> argparse.Namespace:
@@ -366,7 +386,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds a process may take for one answer")
     parser.add_argument("--json", metavar="FILE", help="also write the raw rows to this file, each when it is measured")
     parser.add_argument("--resume", action="store_true", help="measure only what the file of --json has not")
-    parser.add_argument("--markdown", metavar="FILE", help="also write the tables to this file")
     arguments = parser.parse_args()
     arguments.device, arguments.code_generation_share = "cpu", CODE_GENERATION_SHARE
     arguments.sections = arguments.sections.split(",")
@@ -398,14 +417,9 @@ def parse() -> argparse.Namespace:
 def subject(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the numbers are of: the options that change them, and a digest of kiln's programs. Raises ValueError or
     OSError where those are missing."""
-    found = importlib.util.find_spec("kiln")
-    if found is None:
-        raise ValueError("no module named kiln: run deploy/quickstart.sh first")
-    assert found.submodule_search_locations
-    package = found.submodule_search_locations[0]
-    daemon = os.environ.get("KILN_DAEMON") or os.path.join(package, "bin", "kilnd")
-    files = [*sorted(glob.glob(f"{package}/*.py") + glob.glob(f"{package}/*.so")), daemon,
-             os.path.join(os.path.dirname(daemon), "kiln-worker")]
+    place, kilnd = package(), daemon()
+    files = [*sorted(glob.glob(f"{place}/*.py") + glob.glob(f"{place}/*.so")), kilnd,
+             os.path.join(os.path.dirname(kilnd), "kiln-worker")]
     digest = hashlib.sha256()
     for path in files:
         with open(path, "rb") as file:
@@ -415,9 +429,9 @@ def subject(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"options": {name: getattr(arguments, name) for name in names}, "kiln": digest.hexdigest()}
 
 
-def resumed(arguments: argparse.Namespace,
-            of: dict[str, Any]) -> tuple[dict[tuple[str, str], Row], dict[str, Any] | None, list[str] | None]:
-    """Rows without errors, by (model, task), the kernels and the lines of scale of an earlier run; raises ValueError
+def resumed(arguments: argparse.Namespace, of: dict[str, Any]
+            ) -> tuple[dict[tuple[str, str], Row], dict[str, Any] | None, list[dict[str, Any]] | None]:
+    """Rows without errors, by (model, task), the kernels and the rows of scale of an earlier run; raises ValueError
     where they are not of `of`."""
     if not arguments.resume or not os.path.exists(arguments.json):
         return {}, None, None
@@ -431,18 +445,17 @@ def resumed(arguments: argparse.Namespace,
                          "--resume out to write it anew")
     rows = {}
     for result in earlier["rows"]:
-        if not result.pop("errors"):
-            row = Row(result["model"], result["task"], arguments)
-            row.result = result
-            rows[result["model"], result["task"]] = row
+        if not result["errors"]:
+            rows[result["model"], result["task"]] = Row.of(result, arguments)
     return rows, earlier["kernels"], earlier["scale"]
 
 
 class Results:
-    """Rows in the order of `wanted`, the kernels and the lines of scale, kept in the file of --json as they come."""
+    """Rows in the order of `wanted`, the kernels and the rows of scale, kept in the file of --json as they come."""
 
     def __init__(self, wanted: list[tuple[str, str]], arguments: argparse.Namespace) -> None:
         self._wanted, self._arguments, self._of = wanted, arguments, subject(arguments)
+        self.facts = facts("tests/bench/cpu.sh", sys.argv[1:])
         self._rows, self.kernels, self.scale = resumed(arguments, self._of)
 
     def rows(self) -> list[Row]:
@@ -463,7 +476,7 @@ class Results:
 
     def measure_scale(self) -> None:
         if self.scale is None:
-            self.scale = list(scale.table(self._arguments.captures, self._arguments.graphs, []))
+            self.scale = list(scale.measure_files(self._arguments.captures, self._arguments.graphs))
             self._keep()
 
     def _measure(self, missing: list[tuple[str, str]], nursery: Nursery) -> None:
@@ -484,7 +497,8 @@ class Results:
             return
         rows = [{**row.result, "errors": row.errors} for row in self._rows.values()]
         with open(self._arguments.json + ".new", "w") as file:
-            json.dump({"of": self._of, "rows": rows, "kernels": self.kernels, "scale": self.scale}, file, indent=1)
+            json.dump({"facts": self.facts, "of": self._of, "rows": rows, "kernels": self.kernels,
+                       "scale": self.scale}, file, indent=1)
         os.replace(self._arguments.json + ".new", self._arguments.json)
 
 
@@ -502,12 +516,7 @@ def main() -> int:
         results.measure_kernels()
     if "scale" in arguments.sections:
         results.measure_scale()
-    text = tables(results.rows(), results.kernels if "kernels" in arguments.sections else None,
-                  results.scale if "scale" in arguments.sections else None, arguments)
-    print(text, end="")
-    if arguments.markdown:
-        with open(arguments.markdown, "w") as file:
-            file.write(text)
+    print(tables(results, arguments), end="")
     return 1 if any(row.errors for row in results.rows()) else 0
 
 

@@ -1,5 +1,6 @@
 """Eager, TorchInductor and kiln side by side on this machine's GPU: Markdown on stdout, JSON with --json, each section
-as soon as it is measured.
+as soon as it is measured. Of one run, or of several with some of the sections each, pages.py makes
+docs/benchmarks/gpu.md.
 
 Sections, all of them by default:
   steps    inference of batch 1 and training, in default mode and with CUDA graphs (reduce-overhead)
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import datetime
 import functools
 import json
 import os
@@ -29,16 +29,14 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
-
-if TYPE_CHECKING:
-    import autotune
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO, TypeAlias, TypeVar
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
 from cpu import Row, mean, number, start_table, stop_daemons  # noqa: E402
+from facts import facts, said, wrapped  # noqa: E402
 from nursery import Nursery  # noqa: E402
 
 Started: TypeAlias = tuple[subprocess.Popen[str], TextIO]  # a row's process, and its log
@@ -253,25 +251,64 @@ TRAINING_COLUMNS: Columns = [
      lambda row: _ratio(row.get("peak_mb", {}).get("kiln"), row.get("peak_mb", {}).get("inductor")))]
 
 
-def _row_lines(report: dict[str, Any]) -> list[str]:
-    """Of the sections whose rows are processes that wait for their turn."""
-    import gpu_calls
-    import gpu_kernels
-
+def _step_lines(report: dict[str, Any]) -> list[str]:
     lines = []
-    for title, task, columns in (("Inference, batch 1, fp32 with TF32:", "infer", INFERENCE_COLUMNS),
+    for title, task, columns in (("Inference, batch 1, fp32 with TF32; medians of the rounds:", "infer",
+                                  INFERENCE_COLUMNS),
                                  ("Training, bf16 (ResNet-50: fp32 with TF32):", "train", TRAINING_COLUMNS)):
         results = [row for row in report["rows"] if row["row"] in ROWS and ROWS[row["row"]][1] == task]
         if results:
             lines += _step_table(title, results, columns, report["ways"])
-    for result in report["rows"]:
-        if "gb_per_s" in result:
-            lines += [gpu_kernels.table(result["gb_per_s"]), ""]
-        if "calls" in result:
-            lines += [gpu_calls.line(result["calls"]), ""]
-    lines += [f"{result['row']}, {what}: {error}" for result in report["rows"]
-              for what, error in result["errors"].items()]
     return lines
+
+
+def _kernel_lines(report: dict[str, Any]) -> list[str]:
+    import gpu_kernels
+    return [gpu_kernels.table(result["gb_per_s"]) + "\n" for result in report["rows"] if "gb_per_s" in result]
+
+
+def _call_lines(report: dict[str, Any]) -> list[str]:
+    import gpu_calls
+    return [wrapped(gpu_calls.line(result["calls"])) + "\n" for result in report["rows"] if "calls" in result]
+
+
+def _start_lines(report: dict[str, Any]) -> list[str]:
+    if "start_rows" not in report:
+        return []
+    options = argparse.Namespace(**report["start_options"])
+    return start_table([Row.of(result, options) for result in report["start_rows"]], options)
+
+
+def _tuned_lines(report: dict[str, Any]) -> list[str]:
+    import autotune
+    return autotune.table([*map(autotune.Tuned, report["tuned_rows"])]) if "tuned_rows" in report else []
+
+
+def _error_lines(report: dict[str, Any]) -> list[str]:
+    rows = [*report["rows"], *report.get("start_rows", ()), *report.get("tuned_rows", ())]
+    return [f"{result.get('row') or result['model']}, {what}: {error}" for result in rows
+            for what, error in result.get("errors", {}).items()]
+
+
+# What a page has, in its order: title, and what shows that section of a report.
+SHOWN: tuple[tuple[str, Callable[[dict[str, Any]], list[str]]], ...] = (
+    ("Steps", _step_lines), ("Starts", _start_lines), ("Starts with max-autotune", _tuned_lines),
+    ("Kernels", _kernel_lines), ("The runtime's own cost", _call_lines))
+
+
+def page(reports: list[dict[str, Any]]) -> str:
+    """docs/benchmarks/gpu.md."""
+    def lines() -> Iterator[str]:
+        yield "# GPU\n"
+        yield ("Of a host's cores a step in default mode takes more or less, so ratios hold beside each other in one "
+               "call alone.\n")
+        for title, show in SHOWN:
+            for report in reports:
+                if shown := show(report):
+                    yield f"## {title}\n\n{said(report['facts'])}\n"
+                    yield from shown
+        yield from (line for report in reports for line in _error_lines(report))
+    return "\n".join(lines()).rstrip("\n") + "\n"
 
 
 def _side_by_side(rows: list[str], slots: list[set[int]],
@@ -298,38 +335,33 @@ def _slots(cores_each: int) -> list[set[int]]:
             or [set(cores)])
 
 
-def _starts(rows: list[str], arguments: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
-    """(lines of the table, raw results)"""
-    options = argparse.Namespace(sections=["start"], dtype=None, device="cuda", dynamic=False, quick=False,
-                                 warm_rounds=arguments.warm_rounds, stopped_rounds=0, timeout=300.0,
-                                 code_generation_share=CODE_GENERATION_SHARE)
+def _starts(rows: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
+    """What _start_lines shows."""
+    options = dict(sections=["start"], dtype=None, device="cuda", dynamic=False, quick=False,
+                   warm_rounds=arguments.warm_rounds, stopped_rounds=0, timeout=300.0,
+                   code_generation_share=CODE_GENERATION_SHARE)
 
     def measure(name: str, nursery: Nursery) -> Row:
         model, task, dtype = ROWS[name]
-        row = Row(model, task, argparse.Namespace(**{**vars(options), "dtype": dtype})).measure(nursery)
+        row = Row(model, task, argparse.Namespace(**{**options, "dtype": dtype})).measure(nursery)
         print(row.start_line(), file=sys.stderr, flush=True)
         return row
 
     ordered = _side_by_side(rows, _slots(START_CORES), measure)
-    errors = [f"{name}, start, {what}: {reason}" for name, row in zip(rows, ordered)
-              for what, reason in row.errors.items()]
-    return start_table(ordered, options) + errors, [row.result for row in ordered]
+    return {"start_options": options, "start_rows": [{**row.result, "errors": row.errors} for row in ordered]}
 
 
-def _tuned_starts(rows: list[str], arguments: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
-    """As _starts."""
+def _tuned_starts(rows: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
+    """What _tuned_lines shows."""
     import autotune
 
-    def measure(name: str, nursery: Nursery) -> autotune.Tuned:
-        row = autotune.Tuned(name, ROWS[name], nursery, arguments.limit).measure()
-        print(row.line(), file=sys.stderr, flush=True)
-        return row
+    def measure(name: str, nursery: Nursery) -> dict[str, Any]:
+        result = autotune.measure(name, ROWS[name], nursery, arguments.limit)
+        print(autotune.Tuned(result).line(), file=sys.stderr, flush=True)
+        return result
 
     cores = max(START_CORES, len(os.sched_getaffinity(0)) // len(rows))
-    ordered = _side_by_side(rows, _slots(cores), measure)
-    errors = [f"{row.result['row']}, max-autotune, {what}: {reason}" for row in ordered
-              for what, reason in row.errors.items()]
-    return autotune.table(ordered) + errors, [row.result for row in ordered]
+    return {"tuned_rows": _side_by_side(rows, _slots(cores), measure)}
 
 
 def _parse() -> argparse.Namespace:
@@ -367,13 +399,14 @@ def main() -> int:
     if not torch.cuda.is_available():
         raise SystemExit("no NVIDIA GPU here")
     rows = arguments.rows if "steps" in arguments.sections else []
-    report = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-              "device": torch.cuda.get_device_name(), "torch": torch.__version__,
-              "ways": arguments.ways.split(","), "rounds": arguments.rounds, "steps": arguments.steps}
-    print(f"{report['device']}, torch {report['torch']}, {report['date']}\n", flush=True)
+    report: dict[str, Any] = {
+        "facts": facts("tests/bench/h200.sh", sys.argv[1:], device=torch.cuda.get_device_name()),
+        "ways": arguments.ways.split(","), "rows": []}
+    print(f"{said(report['facts'])}\n", flush=True)
 
-    def tell(lines: list[str]) -> None:
-        print("\n".join(lines), flush=True)
+    def tell(shows: Callable[[dict[str, Any]], list[str]], more: dict[str, Any]) -> None:
+        report.update(more)
+        print("\n".join(shows(report)), flush=True)
         if arguments.json:
             with open(arguments.json, "w") as file:
                 json.dump(report, file, indent=1)
@@ -381,17 +414,16 @@ def main() -> int:
     directory = tempfile.mkdtemp(prefix="kiln-bench-")
     try:
         sections = [section for section in ("kernels", "calls") if section in arguments.sections]
-        report["rows"] = _run(rows + sections, arguments, directory)
-        tell(_row_lines(report))
+        tell(lambda report: [line for _, show in SHOWN for line in show(report)],
+             {"rows": _run(rows + sections, arguments, directory)})
     finally:
         stop_daemons(directory)
         shutil.rmtree(directory, ignore_errors=True)
     if "start" in arguments.sections:
-        lines, report["start_rows"] = _starts(arguments.rows, arguments)
-        tell(lines)
+        tell(_start_lines, _starts(arguments.rows, arguments))
     if "autotune" in arguments.sections:
-        lines, report["tuned_rows"] = _tuned_starts(arguments.tuned_rows, arguments)
-        tell(lines)
+        tell(_tuned_lines, _tuned_starts(arguments.tuned_rows, arguments))
+    print("\n".join(_error_lines(report)), flush=True)
     return 1 if any(result["errors"] for result in report["rows"]) else 0
 
 

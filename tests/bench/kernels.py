@@ -12,6 +12,8 @@ Calls: a compiled function of eight elements, less the same function by a back-e
 is Dynamo's guard check. Steps: chains of two lengths of kernels that cannot fuse.
 
   tests/bench/kernels.py [--mb 512] [--rounds 15] [--kernels gelu,softmax] [--ways kiln] [--json FILE]
+
+On one thread with OMP_NUM_THREADS=1. Of a run of each pages.py makes docs/benchmarks/cpu-kernels.md.
 """
 from __future__ import annotations
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import c_library
+from facts import facts, said, wrapped
 
 WAYS = ("eager", "inductor", "kiln")
 SHORT, LONG = 20, 220
@@ -234,7 +237,8 @@ def measure_kernels(arguments: argparse.Namespace) -> dict[str, Any]:
                                 "share": statistics.median(shares),
                                 "quartiles": [shares[len(shares) // 4], shares[-1 - len(shares) // 4]]}
         table[name] = row
-    return {"memcpy": copy_rate(arguments.mb), "kernels": table}
+    return {"memcpy": copy_rate(arguments.mb), "kernels": table, "threads": torch.get_num_threads(),
+            "mb": arguments.mb}
 
 
 def _chain(steps: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -282,8 +286,8 @@ def measure_calls() -> dict[str, Any]:
 def tables(result: dict[str, Any]) -> str:
     rows = result["kernels"]
     ways = [way for way in WAYS if all(way in row["ways"] for row in rows.values())]
-    lines = ["Memory-bound kernels: least bytes a second as a share of bare loops of the same mix (its quartiles); "
-             f"libc's memcpy moves {result['memcpy'] / 1e9:.1f} GB/s at best:", "",
+    lines = [wrapped("Memory-bound kernels: least bytes a second as a share of bare loops of the same mix (its "
+                     f"quartiles); libc's memcpy moves {result['memcpy'] / 1e9:.1f} GB/s at best:"), "",
              f"| kernel | mix | roof GB/s | bare loops that read twice | {' | '.join(ways)} | {ways[-1]} GB/s |",
              "|---|---|---|---|" + "---|" * (len(ways) + 1)]
     for name, row in rows.items():
@@ -295,9 +299,29 @@ def tables(result: dict[str, Any]) -> str:
     if "calls" in result:
         calls = result["calls"]
         call, step = (" / ".join(f"{calls[way][what]:.2f}" for way in WAYS[1:]) for what in ("call_us", "step_us"))
-        lines += ["", "A call of one tiny kernel over Dynamo's guard check "
-                  f"({calls['guards_us']:.1f} µs), Inductor / kiln: {call} µs; each further step: {step} µs."]
+        lines += ["", wrapped(f"A call of one tiny kernel over Dynamo's guard check ({calls['guards_us']:.1f} µs), "
+                              f"Inductor / kiln: {call} µs; each further step: {step} µs.")]
     return "\n".join(lines) + "\n"
+
+
+READING = """\
+A share is the least bytes a second that the kernel must move over those of bare loops with the same mix of reads and
+writes, over the same memory and on the same threads; medians, quartiles in parentheses. "Bare loops that read twice"
+read each row once more from the cache, as the kernel must, and do nothing else.
+
+What memory gives two threads depends on where the host runs them: where they share a third-level cache they share its
+link to memory; where they do not, each moves what one core can move. What other processors have shown:
+[decisions/0037](../decisions/0037-tables-say-one-run.md)."""
+
+
+def page(reports: list[dict[str, Any]]) -> str:
+    """docs/benchmarks/cpu-kernels.md: a section for each number of threads."""
+    parts = ["# CPU: memory-bound kernels, calls", READING]
+    for report in reports:
+        threads = report["threads"]
+        parts += [f"## {threads} thread{'s' if threads > 1 else ''}",
+                  said(report["facts"], f"tensors of {report['mb']} MiB"), tables(report).rstrip("\n")]
+    return "\n\n".join(parts) + "\n"
 
 
 def measure(megabytes: int = 512, rounds: int = 15, *options: str) -> dict[str, Any]:
@@ -344,7 +368,7 @@ def main() -> None:
     print(tables(result), end="")
     if arguments.json:
         with open(arguments.json, "w") as file:
-            json.dump(result, file, indent=1)
+            json.dump({"facts": facts("tests/bench/kernels.py", sys.argv[1:]), **result}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 DIRECTORY holds captures (tests/bench/capture.py tells their form), also in folders. Every file has a process, an
 embedded daemon and an empty store of its own. Prints, per graph, operators in it, milliseconds of planning (the
 service's own count) and until it can be called (the daemon's start left out), kernels, library calls; then the
-exponent of seconds against operators over the graphs of 100 and more (n log n is about 1.15 there).
+exponent of seconds against operators over the graphs of 100 and more (n log n is about 1.15 there). Of the JSON
+pages.py makes docs/benchmarks/compile-time.md.
 """
 from __future__ import annotations
 
@@ -15,17 +16,22 @@ import json
 import math
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from facts import facts, said, wrapped
 
 if TYPE_CHECKING:
     import capture
 
 COUNTED_FROM = 100  # operators; below, the constant part hides the growth
+SIZES = (1, 100, 500, 1000, 2000, 5000)  # of the page's rows: operators from here on
 
 
 class Unread(Exception):
@@ -75,7 +81,7 @@ def find(value: Any, names: tuple[str, ...]) -> Any:
 def exponent(rows: list[dict[str, Any]]) -> float:
     """Slope of log seconds over log operators."""
     points = [(math.log(row["operators"]), math.log(row["seconds"])) for row in rows
-              if row["operators"] >= COUNTED_FROM and "fallback" not in row]
+              if row["operators"] >= COUNTED_FROM]
     if len({x for x, _ in points}) < 2:
         return float("nan")
     mean_x, mean_y = (sum(axis) / len(points) for axis in zip(*points))
@@ -85,7 +91,7 @@ def exponent(rows: list[dict[str, Any]]) -> float:
 
 def plot(rows: list[dict[str, Any]], path: str) -> None:
     """Seconds over operators, both logarithmic, as an SVG."""
-    rows = [row for row in rows if "fallback" not in row and row["operators"] > 1]
+    rows = [row for row in compiled(rows) if row["operators"] > 1]
     width, height, margin = 640, 420, 50
     xs, ys = [math.log10(row["operators"]) for row in rows], [math.log10(row["seconds"]) for row in rows]
     left, right, low, high = math.floor(min(xs)), math.ceil(max(xs)), math.floor(min(ys)), math.ceil(max(ys))
@@ -145,28 +151,61 @@ def captures(directory: str, only: str = "") -> list[str]:
     return paths
 
 
-def table(paths: list[str], directory: str, rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Lines of the table of `paths`, each as soon as it is measured; `rows` gets what they are of."""
-    yield "| graph | operators | plan ms | callable ms | kernels | library calls |"
-    yield "|---|---|---|---|---|---|"
+def measure_files(paths: list[str], directory: str) -> Iterator[dict[str, Any]]:
+    """The rows of `paths`, each as soon as it is measured; of a file that cannot be read one that says so."""
     for path in paths:
         name = os.path.relpath(path, directory).removesuffix(".json.gz")
         try:
-            measured = measure_file(path, name)
+            yield from measure_file(path, name)
         except Unread as error:
-            yield f"| {name} | not read: {error} | | | | |"
+            yield {"graph": name, "unread": str(error)}
+
+
+def lines(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """The table of all rows, a line as soon as its row is there."""
+    yield "| graph | operators | plan ms | callable ms | kernels | library calls |"
+    yield "|---|---|---|---|---|---|"
+    seen = []
+    for row in rows:
+        seen.append(row)
+        if "unread" in row:
+            yield f"| {row['graph']} | not read: {row['unread']} | | | | |"
             continue
-        rows += measured
-        for row in measured:
-            rest = (f"{row['plan_seconds'] * 1e3:.0f} | {row['seconds'] * 1e3:.0f} | {row['kernels']} | "
-                    f"{row['library_calls']} |" if "fallback" not in row else f"fallback: {row['fallback']} | | | |")
-            yield f"| {row['graph']} | {row['operators']} | {rest}"
-    whole = [row for row in rows if "fallback" not in row]
-    if whole:
+        rest = (f"{row['plan_seconds'] * 1e3:.0f} | {row['seconds'] * 1e3:.0f} | {row['kernels']} | "
+                f"{row['library_calls']} |" if "fallback" not in row else f"fallback: {row['fallback']} | | | |")
+        yield f"| {row['graph']} | {row['operators']} | {rest}"
+    if whole := compiled(seen):
         yield ""
-        yield (f"{len(rows)} graphs, {len(rows) - len(whole)} fallbacks; slowest plan "
+        yield (f"{len(seen)} graphs, {len(seen) - len(whole)} fallbacks or not read; slowest plan "
                f"{max(row['plan_seconds'] for row in whole):.2f} s, slowest until callable "
-               f"{max(row['seconds'] for row in whole):.2f} s; seconds grow as operators^{exponent(rows):.2f}")
+               f"{max(row['seconds'] for row in whole):.2f} s; seconds grow as operators^{exponent(whole):.2f}")
+
+
+def compiled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if "fallback" not in row and "unread" not in row]
+
+
+def page(reports: list[dict[str, Any]]) -> str:
+    """docs/benchmarks/compile-time.md: graphs by their size."""
+    text = ["# Compile time against size", ""]
+    for report in reports:
+        rows = compiled(report["rows"])
+        text += [said(report["facts"], f"{len(report['rows'])} captured graphs, {len(report['rows']) - len(rows)} "
+                      "fallbacks or not read, each with a daemon and an empty store of its own"), "",
+                 "| operators | graphs | plan ms: median, most | ms until callable: median, most |",
+                 "|---|---|---|---|"]
+        for low, high in zip(SIZES, [*SIZES[1:], None]):
+            of = [row for row in rows if low <= row["operators"] and (high is None or row["operators"] < high)]
+            if of:
+                cells = [", ".join(f"{pick(row[what] for row in of) * 1e3:.0f}" for pick in (statistics.median, max))
+                         for what in ("plan_seconds", "seconds")]
+                size = f"{low}–{high - 1}" if high is not None else f"{low} and more"
+                text.append(f"| {size} | {len(of)} | {' | '.join(cells)} |")
+        largest = max(rows, key=lambda row: int(row["operators"]))
+        text += ["", wrapped(f"Seconds until callable grow as operators^{exponent(rows):.2f} over the graphs of "
+                             f"{COUNTED_FROM} operators and more. The largest graph is {largest['graph']} with "
+                             f"{largest['operators']} operators."), ""]
+    return "\n".join(text)
 
 
 def main() -> None:
@@ -174,10 +213,9 @@ def main() -> None:
         import capture  # and with it torch, which the table needs not
 
         path, name = sys.argv[2:]
-        rows: list[dict[str, Any]] = [
-            measure(found, f"{name} {number}") for number, found in enumerate(capture.read(path))]
+        measured = [measure(found, f"{name} {number}") for number, found in enumerate(capture.read(path))]
         stop_daemon()
-        print(json.dumps(rows))
+        print(json.dumps(measured))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory")
@@ -189,13 +227,20 @@ def main() -> None:
         paths = captures(arguments.directory, arguments.only)
     except ValueError as error:
         parser.error(str(error))
-    rows = []
-    for line in table(paths, arguments.directory, rows):
+    rows: list[dict[str, Any]] = []
+
+    def kept() -> Iterator[dict[str, Any]]:
+        for row in measure_files(paths, arguments.directory):
+            rows.append(row)
+            yield row
+
+    for line in lines(kept()):
         print(line, flush=True)
     if arguments.json:
+        of = facts("tests/bench/scale.py", [word for word in sys.argv[1:] if word != arguments.directory])
         with open(arguments.json, "w") as file:
-            json.dump(rows, file, indent=1)
-    if arguments.plot and any("fallback" not in row for row in rows):
+            json.dump({"facts": of, "rows": rows}, file, indent=1)
+    if arguments.plot and compiled(rows):
         plot(rows, arguments.plot)
 
 

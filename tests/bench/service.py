@@ -16,7 +16,6 @@ holds. Exits with 1 where one does not, unless --report-only.
 """
 import argparse
 import contextlib
-import datetime
 import json
 import os
 import statistics
@@ -30,6 +29,7 @@ from typing import Any
 import service_attackers
 import service_compiles
 import service_limits
+from facts import facts
 from service_limits import TLS_HIT, said
 from service_parts import (
     FETCH,
@@ -309,25 +309,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def facts(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
-    """What the first line of a page says (service_document.py)."""
-    with open("/proc/cpuinfo") as file:
-        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    kilnd = options.kilnd or os.path.join(options.build, "bin", "kilnd")
-    return {"date": datetime.date.today().isoformat(), "processor": names[0] if names else "unknown",
-            "processors": len(os.sched_getaffinity(0)), "kiln": run([kilnd, "--version"]).strip(),
-            "command": " ".join(["tests/bench/service.sh", *without_places(arguments)])}
-
-
-def without_places(arguments: list[str]) -> list[str]:
-    """What says how it was measured, and not where files are."""
-    kept = list(arguments)
-    for place in ("--json", "--graphs", "--build", "--kilnd"):
-        while place in kept:
-            del kept[kept.index(place):kept.index(place) + 2]
-    return kept
-
-
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     rows = []
@@ -363,8 +344,9 @@ def main(arguments: list[str]) -> int:
     except Failed as error:
         print(f"service.py: {error}", file=sys.stderr)
         return 1
-    result = json.dumps({"facts": facts(options, arguments), "load_before": started, "rounds": options.rounds,
-                         "seconds": options.seconds, "outstanding": options.outstanding, "rows": rows})
+    of = facts("tests/bench/service.sh", arguments, options.kilnd or bench.program("kilnd"))
+    result = json.dumps({"facts": of, "load_before": started, "rounds": options.rounds, "seconds": options.seconds,
+                         "outstanding": options.outstanding, "rows": rows})
     print(result)
     if options.json:
         with open(options.json, "w") as file:

@@ -159,8 +159,10 @@ def print_overload(row: dict[str, Any]) -> None:
     print("|---|---|---|")
     print(f"| admitted, of these without an answer at the client's deadline | {row['admitted']:,}, {row['late']:,} | "
           f"{said('deadlines')} |")
-    print(f"| told to come again, of these after they were admitted | {row['refused']:,}, "
-          f"{row.get('given_up', '?')} | |")
+    if "given_up" in row:
+        print(f"| told to come again, of these after they were admitted | {row['refused']:,}, {row['given_up']:,} | |")
+    else:
+        print(f"| told to come again | {row['refused']:,} | |")
     for name, tenant in row["tenants"].items():
         print(f"| {name}: clients, served, part of a fair one | {tenant['arrived']:,}, {tenant['served']:,}, "
               f"{row['shares'][name]:.2f} | {said('shares')} |")

@@ -8,6 +8,8 @@ that the page names. A row whose file comes later is beside the earlier ones. At
 that none that kilnd fares badly beside is left out unseen; --partial shows those that there are.
 """
 import argparse
+import contextlib
+import io
 import json
 import sys
 from typing import Any
@@ -36,6 +38,36 @@ def missing_attackers(rows: list[dict[str, Any]]) -> list[str]:
     return [kind for kind in service_attackers.KINDS if kind not in kinds] if kinds else []
 
 
+def page(results: list[dict[str, Any]], partial: bool = False) -> str:
+    """docs/benchmarks/service.md; raises ValueError where the results make none."""
+    of = results[0]["facts"]
+    if any(result["facts"]["kiln"] != of["kiln"] for result in results):
+        raise ValueError("the files are of several builds of kilnd")
+    rows = [row for result in results for row in result["rows"]]
+    if (missing := missing_attackers(rows)) and not partial:
+        raise ValueError(f"attackers of these kinds were not measured: {', '.join(missing)}; --partial makes the page "
+                         "without them")
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        print("# kilnd under load\n")
+        print(f"Printed on {of['date']}: {of['processors']} processors of {of['processor']}, unix socket but where a "
+              f"row says TLS, {of['kiln']}, by\n")
+        for command in dict.fromkeys(result["facts"]["command"] for result in results):
+            print(f"- `{command}`")
+        print("\n`bare` is a server of gRPC's callbacks alone, with kilnd's limits of channels, that sends bytes of "
+              "the\nsame size, the faster of its unary and generic forms; a ratio is taken within a round.")
+        for title, names, print_head, print_row in TABLES:
+            found = [row for name in names for row in rows if row["row"] == name]
+            if found:
+                print(f"\n## {title}\n")
+                print_head()
+                for row in found:
+                    print_row(row)
+        print("\n## Growth\n")
+        for name, words in PLOTS:
+            print(f"![{words}](service-{name}.png)")
+    return text.getvalue()
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partial", action="store_true", help="a page without all kinds of attackers")
@@ -45,33 +77,11 @@ def main(arguments: list[str]) -> int:
     for path in options.files:
         with open(path) as file:
             results.append(json.load(file))
-    facts = results[0]["facts"]
-    if any(result["facts"]["kiln"] != facts["kiln"] for result in results):
-        print("service_document.py: the files are of several builds of kilnd", file=sys.stderr)
+    try:
+        print(page(results, options.partial), end="")
+    except ValueError as error:
+        print(f"service_document.py: {error}", file=sys.stderr)
         return 1
-    rows = [row for result in results for row in result["rows"]]
-    if (missing := missing_attackers(rows)) and not options.partial:
-        print(f"service_document.py: attackers of these kinds were not measured: {', '.join(missing)}; "
-              "--partial makes the page without them", file=sys.stderr)
-        return 1
-    print("# kilnd under load\n")
-    print(f"Printed on {facts['date']}: {facts['processors']} processors of {facts['processor']}, unix socket but "
-          f"where a row says TLS, {facts['kiln']}, by\n")
-    for command in dict.fromkeys(result["facts"]["command"] for result in results):
-        print(f"- `{command}`")
-    print("\n`bare` is a server of gRPC's callbacks alone, with kilnd's limits of channels, that sends bytes of the\n"
-          "same size, the faster of its unary and generic forms; a ratio is taken within a round.")
-    for title, names, print_head, print_row in TABLES:
-        found = [row for name in names for row in rows if row["row"] == name]
-        if not found:
-            continue
-        print(f"\n## {title}\n")
-        print_head()
-        for row in found:
-            print_row(row)
-    print("\n## Growth\n")
-    for name, words in PLOTS:
-        print(f"![{words}](service-{name}.png)")
     return 0
 
 

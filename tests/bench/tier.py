@@ -1,7 +1,7 @@
 """When a shared tier pays: starts of a job by a daemon that compiles, by one that takes from the tier of a
 neighbour so many milliseconds away, by one that asks a tier which has nothing, and by one that has all itself.
 
-    tier.py [--rounds 5] [--round-trips 0 1 10 50] [--blocks 8] [--markdown FILE] [--json FILE]
+    tier.py [--rounds 5] [--round-trips 0 1 10 50] [--blocks 8] [--json FILE]
 
 Every start is a process of its own with torch's caches empty, every daemon but the last is new. The ways take turns.
 "in kiln" is what the process waited for kilnd (look-ups, compiles, fetches); the rest of a start is torch's tracing.
@@ -11,13 +11,10 @@ Every start is a process of its own with torch's caches empty, every daemon but 
 import argparse
 import contextlib
 import dataclasses
-import datetime
 import json
 import multiprocessing
 import os
 import pathlib
-import platform
-import re
 import shutil
 import signal
 import statistics
@@ -33,6 +30,7 @@ import torch
 import torch._dynamo  # before the processes that use it
 
 import kiln
+from facts import facts, said
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 @dataclasses.dataclass(frozen=True)
@@ -209,13 +207,15 @@ def lines(taken: dict[Way, list[dict[str, Any]]]) -> Iterator[str]:
                f"{medians(way, 'compiles'):.0f} | {pays} |")
 
 
-def heading(options: argparse.Namespace) -> str:
-    facts = pathlib.Path("/proc/cpuinfo").read_text()
-    model = re.search(r"^model name\s*: (.*)$", facts, re.MULTILINE)
-    return (f"{datetime.date.today()}, {model[1] if model else platform.machine()}, {os.cpu_count()} threads, load "
-            f"{os.getloadavg()[2]:.0f}, torch {torch.__version__}, kiln {kiln.__version__}; forward and backward of\n"
-            f"{options.blocks} blocks, medians of {options.rounds} rounds: `tests/bench/tier.py --rounds "
-            f"{options.rounds} --blocks {options.blocks}`")
+def page(reports: list[dict[str, Any]]) -> str:
+    """docs/benchmarks/tier.md."""
+    parts = ["# When a shared tier pays"]
+    for report in reports:
+        taken = {way: report["jobs"][way.name] for way in ways(report["round_trips"])}
+        told = said(report["facts"], f"load {report['load']:.0f}", f"forward and backward of {report['blocks']} blocks",
+                    f"medians of {len(report['jobs'][next(iter(taken)).name])} rounds")
+        parts += [told, "\n".join(lines(taken)), READING]
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
@@ -223,7 +223,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--round-trips", type=float, nargs="+", default=[0, 1, 10, 50], metavar="MS")
     parser.add_argument("--blocks", type=int, default=8, help="each two programs")
-    parser.add_argument("--markdown", type=pathlib.Path, help="file for the table, with what machine it is of")
     parser.add_argument("--json", type=pathlib.Path, help="file for every start")
     options = parser.parse_args()
     if shutil.which("redis-server") is None:
@@ -232,12 +231,12 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         place = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kiln-tier-")))
         taken = measure(Bench(place, options, stack), options)
-    table = "\n".join(lines(taken))
-    print(table)
-    if options.markdown:
-        options.markdown.write_text(f"# When a shared tier pays\n\n{heading(options)}\n\n{table}\n\n{READING}\n")
+    print("\n".join(lines(taken)))
     if options.json:
-        options.json.write_text(json.dumps({way.name: jobs for way, jobs in taken.items()}, indent=1))
+        report = {"facts": facts("tests/bench/tier.py", sys.argv[1:]), "load": os.getloadavg()[2],
+                  "round_trips": options.round_trips, "blocks": options.blocks,
+                  "jobs": {way.name: jobs for way, jobs in taken.items()}}
+        options.json.write_text(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":
