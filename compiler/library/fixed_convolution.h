@@ -30,7 +30,7 @@ bool IsConv1x1(const FixedConvolution& convolution);
 // and dilated ones that have to repeat, ATen computes itself.
 bool GoesToCudnn(const FixedConvolution& convolution, bool deterministic);
 
-// Images, or weights, are channels-last, or by rows, without gaps: no others go to cuDNN.
+// Images, or weights, are channels-last, else row-major, without gaps: no others go to cuDNN.
 bool IsContiguous(const StridedTensor& images, bool channels_last);
 
 }  // namespace kiln

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import cpu
 import h200
 import kernels
 import scale
@@ -28,8 +29,13 @@ DOCUMENTS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path
                          "benchmarks")
 # What a page shows of its results, in the order of their files' names.
 PAGES: dict[str, Callable[[list[dict[str, Any]]], str]] = {
-    "compile-time": scale.page, "cpu-kernels": kernels.page, "gpu": h200.page,
+    "compile-time": scale.page, "cpu": cpu.page, "cpu-kernels": kernels.page, "gpu": h200.page,
     "service": service_document.page, "tier": tier.page}
+
+
+def kept(documents: str) -> list[str]:
+    """Pages whose files are there."""
+    return [name for name in PAGES if os.path.isdir(os.path.join(documents, "data", name))]
 
 
 def results(name: str, documents: str) -> list[dict[str, Any]]:
@@ -57,9 +63,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--documents", default=DOCUMENTS, help=argparse.SUPPRESS)
-    parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"of {', '.join(PAGES)}; default: all")
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"of {', '.join(PAGES)}; default: all that have files")
     options = parser.parse_args()
-    names = options.pages or list(PAGES)
+    names = options.pages or kept(options.documents)
     if unknown := set(names) - set(PAGES):
         parser.error(f"no page {', '.join(sorted(unknown))}; there are {', '.join(PAGES)}")
     try:
