@@ -3,7 +3,7 @@
 //
 // The reader checks all that makes the file one: magic, frames, the digest over everything before the
 // trailer, the number of entries, and that nothing follows. Who signed it, and what the entries are, is
-// import_check.h's.
+// bundle_check.h's.
 //
 // Threads: each is one thread's. Errors of the reader: DATA_LOSS, which names the place in the file;
 // UNAVAILABLE where it can't be read. Limits: a frame has at most kBundleFrameBytesMax bytes.

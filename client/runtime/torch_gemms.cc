@@ -156,7 +156,7 @@ class TorchGemms::Call : public MemoryCall {
     return true;
   }
 
-  // Whether the memory lies as the convolution's result would.
+  // Whether the memory has the layout of the convolution's result.
   bool IsMade(const TensorMemory& result) const {
     for (size_t d = 0; d < made_strides_.size(); ++d) {
       if (result.sizes[d] > 1 && result.strides[d] != made_strides_[d]) return false;

@@ -56,7 +56,7 @@ bool WantsChannelsLast(const Graph& graph, const Convolution& convolution, const
 // The library computes the gradients channels-last as well as the convolution itself.
 bool CanComputeGradientsChannelsLast(const Graph& graph, const Convolution& convolution);
 // The gradients, which are the node's results, are best computed channels-last: where they are declared so;
-// where their layouts don't tell, where what they are made of lies so. `exprs` as above.
+// where their layouts don't tell, where what they are made of has that layout. `exprs` as above.
 bool ComputesGradientsChannelsLast(ExprPool& exprs, const Graph& graph, const GraphNode& node,
                                    const Convolution& convolution);
 

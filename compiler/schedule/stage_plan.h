@@ -47,7 +47,7 @@ class StagePlan {
   uint32_t position(LoopOpId id) const { return position_.at(id); }
   // Position of the op whose value stands for the load at `load` in a stage of `level`; -1: it loads.
   int64_t ForwardedValue(uint32_t load, int level) const;
-  // Constants and such, made anew in each stage; never in a stage of their own.
+  // Constants and such, rematerialised in each stage; never in a stage of their own.
   bool IsClonable(uint32_t op) const { return clonable_[op]; }
   // Where an outer op's (or a reduction's) value is made.
   StageKey HomeOf(uint32_t op) const { return {levels_[op], draft_->ops[op].cls}; }

@@ -96,7 +96,7 @@ bool PaysUnrolledWindow(const Machine& machine, int64_t rows, int64_t columns) {
 int64_t ChannelsOfGradients(int64_t channels, std::optional<int64_t> rows, std::optional<int64_t> columns) {
   // oneDNN pads every channel's window to 16 × 16 of them for the weight's gradient.
   constexpr int64_t kPaddedWindows = 16 * 16;
-  // Of kMappedBytesMin and more, they would meet all of their pages anew at each call: 768 channels of 7 × 7
+  // Of kMappedBytesMin and more, they would fault in all of their pages at each call: 768 channels of 7 × 7
   // take 13 ms at once, 11 of them for new pages, and 2.8 by five groups. The next group finds the pages that
   // the last one left in the heap.
   constexpr int64_t kPaddedBytesMax = kMappedBytesMin / 4;

@@ -4,8 +4,7 @@
 //
 // Urgent tasks go first: a leased GPU idles for them. They are charged all the same, and so is what was
 // stopped. Estimates are what tasks of a kind took its tenant lately, by class; each is set right by what it
-// did take. A class
-// orders what waits of one tenant; no other tenant's share depends on it.
+// did take. A class orders what waits of one tenant; no other tenant's share depends on it.
 //
 // No threads, no clock: whoever owns it locks it. Limits: who pushes bounds what waits.
 #pragma once

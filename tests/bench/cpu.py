@@ -442,7 +442,7 @@ def resumed(arguments: argparse.Namespace, of: dict[str, Any]
             raise ValueError(f"{arguments.json} is no file of results: {error}") from error
     if not isinstance(earlier, dict) or earlier.get("of") != of:
         raise ValueError(f"{arguments.json} is of other options or of another kiln: name another file, or leave "
-                         "--resume out to write it anew")
+                         "--resume out to overwrite it")
     rows = {}
     for result in earlier["rows"]:
         if not result["errors"]:

@@ -4,7 +4,7 @@
   tests/bench/pages.py [--check] [PAGE…]
 
 Of the page NAME.md each file of docs/benchmarks/data/NAME is what one run of a command wrote with --json; the command
-says how it is shown. To print a page anew, put its command's JSON there and run this; where a page is of several runs,
+says how it is shown. To print a page again, put its command's JSON there and run this; where a page is of several runs,
 all of them are of one build. --check writes nothing, and ends with 1 where a page is not what its files give.
 """
 from __future__ import annotations

@@ -6,12 +6,13 @@ import re
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDERS = ("cache", "client", "compiler", "server")
-# What tools look for by that name, each program's start, and each tree's limits.
+# What tools look for by that name, and each program's start.
 EVERYWHERE = {"__init__.py", "main.cc"}
 SUFFIXES = (".cc", ".h", ".py", ".proto")
 # What was said instead of the field's word.
-WORDS = {"by points": "channels-last", "made again": "rematerialised", "point convolution": "1×1 convolution",
-         "truth value": "boolean", "under way": "in flight", "what is no number": "NaN"}
+WORDS = {"anew": "again", "by points": "channels-last", "dear": "expensive", "made again": "rematerialised",
+         "point convolution": "1×1 convolution", "truth value": "boolean", "under way": "in flight",
+         "what is no number": "NaN"}
 
 
 def same_names(root: pathlib.Path) -> dict[str, list[str]]:
@@ -38,13 +39,13 @@ def test_a_second_file_of_one_name_is_found(tmp_path: pathlib.Path) -> None:
 def other_words(root: pathlib.Path) -> list[str]:
     """Where a word of WORDS stands in sources, contracts or documents, and the field's."""
     found = []
-    for folder in (*FOLDERS, "docs", "proto"):
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix not in (*SUFFIXES, ".def", ".md"):
-                continue
-            text = re.sub(r"\s+(?://|#)?\s*", " ", path.read_text())
-            found += [f"{path.relative_to(root)}: {word!r} is {better!r}" for word, better in WORDS.items()
-                      if re.search(rf"\b{word}", text, re.IGNORECASE)]
+    for path in [*sorted(root.glob("*.md")), *(path for folder in (*FOLDERS, "docs", "proto")
+                                               for path in sorted((root / folder).rglob("*")))]:
+        if path.suffix not in (*SUFFIXES, ".def", ".md"):
+            continue
+        text = re.sub(r"\s+(?://|#)?\s*", " ", path.read_text())
+        found += [f"{path.relative_to(root)}: {word!r} is {better!r}" for word, better in WORDS.items()
+                  if re.search(rf"\b{word}s?\b", text, re.IGNORECASE)]
     return found
 
 

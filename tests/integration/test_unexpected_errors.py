@@ -235,7 +235,7 @@ def test_graph_breaks_that_a_trace_asks_for_are_dynamo_s() -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_loader_that_fails_makes_torch_trace_anew(monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
+def test_a_loader_that_fails_makes_torch_retrace(monkeypatch: pytest.MonkeyPatch, dynamic: bool) -> None:
     with torch._functorch.config.patch(enable_autograd_cache=True):
         run(dynamic)
         run(dynamic)

@@ -187,7 +187,7 @@ struct Gradients : Maker {
     const ValueId x = Input({2, channels, 8, 8}, dtype), g = Input({2, channels, 8, 8}, dtype),
                   w = Input({channels, channels / groups, window, window}, dtype);
     const TensorType image_type = graph.type(x), weight_type = graph.type(w);
-    graph.values[x] = Laid(image_type, image);
+    graph.values[x] = WithLayout(image_type, image);
     Nodes("aten.convolution_backward.default",
           {{"grad_output", T(g)},
            {"input", T(x)},
@@ -197,11 +197,11 @@ struct Gradients : Maker {
            {"dilation", Ints({1, 1})},
            {"transposed", BoolArg{false}},
            {"groups", Int(groups)}},
-          {Laid(image_type, of_image), Laid(weight_type, of_weight), TensorType()});
+          {WithLayout(image_type, of_image), WithLayout(weight_type, of_weight), TensorType()});
     MoveTo(*this, device);
     return *ConvolutionOf(graph, graph.nodes[0]);
   }
-  TensorType Laid(TensorType type, char layout) {
+  TensorType WithLayout(TensorType type, char layout) {
     if (layout == '-') return {};
     if (layout == 'c') type.strides = ChannelsLastStrides(graph.exprs, type.sizes);
     return type;

@@ -517,7 +517,7 @@ TEST(EvictingStoreTest, DiskStaysWithinTheBudgetAndTheLatestSurvives) {
 }
 
 // From the daemon's side: the chain's own doors.
-TEST(NewStoreTest, KnowsWhatIsDearAndWhoseItIs) {
+TEST(NewStoreTest, KnowsWhatIsExpensiveAndWhoseItIs) {
   TemporaryDirectory directory;
   v1::StoreConfig config;
   config.set_directory(directory.path());

@@ -51,9 +51,9 @@ class FallbackGraph(OutputCode):
         if outcome is Outcome.LOADED:
             self.run = compiled
         elif outcome is Outcome.TRACE_ANEW:
-            if not stale.may_trace_anew():
+            if not stale.may_retrace():
                 return
-            stale.trace_anew(compiled.compile_id, "kiln: the compile service is there again")
+            stale.retrace(compiled.compile_id, "kiln: the compile service is there again")
         self.retry = None
         if outcome is not Outcome.STAYS:
             records.count("retried")

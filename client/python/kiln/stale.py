@@ -18,7 +18,7 @@ def drop(request_key: bytes, compile_id: CompileId | None, contradiction: str) -
     made in that compile of Dynamo's."""
     records.count("contradicted")
     _forget_entries(request_key)
-    trace_anew(compile_id, f"kiln: {contradiction}")
+    retrace(compile_id, f"kiln: {contradiction}")
 
 
 def _forget_entries(request_key: bytes) -> None:
@@ -35,14 +35,14 @@ def _forget_entries(request_key: bytes) -> None:
                 pass  # another process has removed it, or it is not ours
 
 
-def may_trace_anew() -> bool:
+def may_retrace() -> bool:
     """Whether the program allows what was traced to be traced again, which it may have forbidden once all is warm."""
     from torch._dynamo import config, eval_frame
 
     return not config.error_on_recompile and eval_frame._stance.stance == "default"
 
 
-def trace_anew(compile_id: CompileId | None, reason: str) -> None:
+def retrace(compile_id: CompileId | None, reason: str) -> None:
     """Invalidates what Dynamo made in one compile, as it does itself where an object of a guard is gone."""
     from torch._dynamo import convert_frame
     from torch._dynamo.eval_frame import _debug_get_cache_entry_list
