@@ -292,7 +292,7 @@ def mean(values: Iterable[float | None]) -> str:
 
 def step_table(rows: list[Row], arguments: argparse.Namespace) -> list[str]:
     return [
-        f"Steps: medians of {arguments.rounds} rounds in turn, in {arguments.processes} processes of each.", "",
+        f"Steps: medians of {arguments.rounds} rounds in turn; processes of each way: {arguments.processes}.", "",
         "| model, task | step ms: eager / Inductor / kiln | kiln ÷ Inductor (spread) | kiln ÷ better of both | "
         "kiln dynamic ÷ static | peak of a step MB: eager / Inductor / kiln | "
         "kiln's native kernels / library calls / fallbacks |",
