@@ -165,8 +165,8 @@ class Host {
       int64_t units, int64_t grain,
       absl::FunctionRef<void(int64_t begin, int64_t end, uint32_t thread)> body) = 0;
 
-  // With `into`, the call writes into the tensors in `results`; otherwise it
-  // stores owned references there, nullptr for an undefined result.
+  // With `into`, the call writes into the tensors in `results`; otherwise it stores owned references there,
+  // nullptr for an undefined result.
   virtual absl::Status Call(const OperatorName& target, const CallArguments& arguments,
                             absl::Span<Tensor> results, bool into) = 0;
 

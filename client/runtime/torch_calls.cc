@@ -17,8 +17,8 @@ class TorchCalls::Typed {
 
   Typed(Host& host, const TorchShim& shim) : host_(host), shim_(shim) {}
 
-  // Each has a function of the shim's with a signature of its own, so that no
-  // description of what the operator computes tells how it is called.
+  // Each has a function of the shim's with a signature of its own, so that no description of what the
+  // operator computes tells how it is called.
   static const absl::flat_hash_map<OperatorName, Function>& Table() {
     static const auto* table = new absl::flat_hash_map<OperatorName, Function>{
         {Op::kMm, &Typed::Mm},

@@ -10,7 +10,7 @@ import subprocess
 import textwrap
 from typing import Any
 
-PLACES = ("--json", "--markdown", "--graphs", "--build", "--kilnd", "--plot")  # say where files are, not how it ran
+PLACES = ("--json", "--graphs", "--build", "--kilnd", "--plot")  # say where files are, not how it ran
 COLUMNS = 120
 
 
@@ -28,6 +28,7 @@ def package() -> str:
 
 
 def daemon() -> str:
+    """As kiln.environment finds it, which would import torch: a table needs it not."""
     return os.environ.get("KILN_DAEMON") or os.path.join(package(), "bin", "kilnd")
 
 
