@@ -80,7 +80,7 @@ bool StageEmitter::ReadKept(uint32_t id) {
 
 void StageEmitter::Op(uint32_t id, const v1::LoopOp& op) {
   switch (static_cast<LoopOpcode>(op.op())) {
-    case LoopOpcode::kLoad: at_.values[id] = memory_.Load(op); return;
+    case LoopOpcode::kLoad: at_.values[id] = Load(op); return;
     case LoopOpcode::kStore: Store(op); return;
     case LoopOpcode::kReduce: reductions_.Reduce(id, op); return;
     case LoopOpcode::kScan: at_.values[id] = reductions_.Scan(id, op); return;

@@ -46,6 +46,7 @@ class StageEmitter {
   virtual void InnerFrom(const StageInfo& info, uint32_t level);
   // One inner loop of a stage that is not its vector loop.
   virtual void InnerLoop(const StageInfo& info, uint32_t level, LoopBody body);
+  virtual LaneValue Load(const v1::LoopOp& op) { return memory_.Load(op); }
   virtual void Store(const v1::LoopOp& op) { memory_.Store(op); }
   // The last, partial vector, from i on.
   void MaskedVector(uint32_t variable, llvm::Value* i, llvm::Value* hi, CodeBody body);

@@ -148,6 +148,7 @@ void ThreadStages::StagesInOrder() {
   size_t k = 0;
   for (; k < common; ++k) {
     if (together && k > 0) block_.Barrier();
+    loaded_ = stored_ = false;
     k = StageOrSoftmax(k);
   }
   if (k < k_.stages.size()) {
@@ -203,10 +204,31 @@ void ThreadStages::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* h
   at_.vector_variable = LoopState::kNoVariable;
 }
 
+bool ThreadStages::IsSharedPoint() const { return chosen_.has_rows() && at_.stage->stage->inner_size() == 0; }
+
+LaneValue ThreadStages::Load(const v1::LoopOp& op) {
+  if (IsSharedPoint()) {
+    if (stored_) block_.Barrier();
+    stored_ = false;
+    loaded_ = true;
+  }
+  return StageEmitter::Load(op);
+}
+
+// What a shared point stores may lie where it was loaded from, as its own or as memory that was given away:
+// one thread stores it when all have loaded.
+void ThreadStages::StoreOfSharedPoint(const v1::LoopOp& op) {
+  if (loaded_) block_.Barrier();
+  loaded_ = false;
+  stored_ = true;
+  b_.If(b_.CreateICmpEQ(block_.Thread(), b_.I64(0)), "first_thread", [&] { StageEmitter::Store(op); });
+}
+
 void ThreadStages::Store(const v1::LoopOp& op) {
   const auto sum = std::find_if(sums_.begin(), sums_.end(),
                                 [&](const StripSum& candidate) { return candidate.op == &op; });
   if (sum == sums_.end()) {
+    if (IsSharedPoint()) return StoreOfSharedPoint(op);
     const bool one_stores = rows() > 1 && at_.stage->stage->inner_size() == 0 && !in_first_row_;
     if (one_stores) {
       IfFirstRow([&] { StageEmitter::Store(op); });

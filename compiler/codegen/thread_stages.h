@@ -46,12 +46,15 @@ class ThreadStages : public StageEmitter {
  protected:
   void InnerFrom(const StageInfo& info, uint32_t level) override;
   void InnerLoop(const StageInfo& info, uint32_t level, LoopBody body) override;
+  LaneValue Load(const v1::LoopOp& op) override;
   void Store(const v1::LoopOp& op) override;
 
  private:
   void StagesInOrder();
   size_t StageOrSoftmax(size_t number);
   void IfFirstRow(CodeBody body);  // of threads that share a point
+  void StoreOfSharedPoint(const v1::LoopOp& op);
+  bool IsSharedPoint() const;  // where code is being emitted: all threads of a row run what has no loop
   // All inner loops of the stage as one, whose iterations the threads of the block share.
   void FlatLoops(const StageInfo& info);
   unsigned rows() const { return chosen_.has_columns() ? chosen_.columns().rows() : 1; }
@@ -64,6 +67,8 @@ class ThreadStages : public StageEmitter {
   const v1::ThreadSchedule& chosen_;
   const unsigned threads_;
   bool in_first_row_ = false;  // in code of IfFirstRow
+  // At a shared point, since threads last waited for each other.
+  bool loaded_ = false, stored_ = false;
   unsigned iteration_ = 0;
 };
 

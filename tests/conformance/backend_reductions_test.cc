@@ -55,6 +55,36 @@ TEST_P(BackendReductionsTest, ReductionsOfAllKinds) {
   }
 }
 
+// Threads that share a row all compute what follows its sum: none may find there what another has stored
+// already.
+TEST_P(BackendReductionsTest, ASumIsStoredWhereItsOtherTermLies) {
+  for (const v1::VectorDim dim : kDims) {
+    for (const int64_t columns : {40, 700, 5000}) {
+      for (const bool read_back : {false, true}) {
+        constexpr int64_t kRows = 5;
+        KernelBuilder b;
+        const uint32_t r = b.Const(columns), n = b.Const(kRows);
+        const uint32_t in = b.Buffer(v1::F32, v1::READ, b.Const(kRows * columns)),
+                       total = b.Buffer(v1::F32, v1::READ_WRITE, n), twice = b.Buffer(v1::F32, v1::WRITE, n);
+        b.Outer(n);
+        b.BeginStage({r});
+        const uint32_t sum = b.Reduce(v1::REDUCE_SUM, b.Load(in, b.Add(b.Mul(b.Var(0), r), b.Var(1))));
+        b.BeginStage({});
+        const uint32_t added = b.Op(LoopOpcode::kAdd, v1::F32, {b.Load(total, b.Var(0)), sum});
+        b.Store(total, b.Var(0), added);
+        const uint32_t seen = read_back ? b.Load(total, b.Var(0)) : added;
+        b.Store(twice, b.Var(0), b.Op(LoopOpcode::kAdd, v1::F32, {seen, seen}));
+        b.Schedule(1, 1, dim);
+        std::vector<double> values(kRows * columns);
+        for (double& value : values) value = static_cast<double>(random_() % 9) - 4;
+        SCOPED_TRACE(absl::StrCat(dim, " ", columns, read_back ? " read back" : ""));
+        Check(b.Build(), {FloatBuffer(v1::F32, values), FloatBuffer(v1::F32, {1, 2, 3, 4, 5}),
+                          FloatBuffer(v1::F32, {0, 0, 0, 0, 0})});
+      }
+    }
+  }
+}
+
 // Two inner loops, and two stages over them: layer norm's shape.
 TEST_P(BackendReductionsTest, NestedReductionsAndTheirUsers) {
   for (v1::VectorDim dim : kDims) {
