@@ -2,9 +2,9 @@
 
 #include <optional>
 
-#include "compiler/artifact/program_calls.h"
 #include "compiler/library/convolution.h"
 #include "compiler/library/fixed_convolution.h"
+#include "compiler/library/fixed_tensor.h"
 
 namespace kiln {
 namespace {

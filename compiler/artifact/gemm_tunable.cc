@@ -1,8 +1,10 @@
 #include "compiler/artifact/gemm_tunable.h"
 
-#include "compiler/artifact/program_calls.h"
+#include <utility>
+
 #include "compiler/library/conv1x1_gemm.h"
 #include "compiler/library/convolution.h"
+#include "compiler/library/fixed_gemm.h"
 #include "compiler/library/gemm.h"
 
 namespace kiln {
@@ -18,23 +20,13 @@ void Write(const StridedMatrix& matrix, v1::MatrixOperand* operand) {
   operand->set_batch_stride(matrix.batch_stride);
 }
 
-// False for what is no matrix, nor a batch of them.
-bool Describe(const FixedTensor& tensor, bool batched, v1::MatrixOperand* operand) {
-  const size_t first = batched ? 1 : 0;
-  if (tensor.sizes.size() != first + 2) return false;
-  Write({tensor.sizes[first], tensor.sizes[first + 1], tensor.strides[first], tensor.strides[first + 1],
-         batched ? tensor.strides[0] : 0},
-        operand);
-  return true;
-}
-
 // What is added: a row for all of d's rows is a bias. False where the runtime leaves the gemm to ATen.
 bool AddSummand(const Graph& graph, const Gemm& gemm, v1::Gemm* description) {
   const std::optional<FixedTensor> c = FixedOf(graph, gemm.c);
   if (!gemm.beta.has_value() || !c.has_value()) return false;
   if (*gemm.beta == 0) return true;
   if (c->dtype != description->dtype()) return false;
-  if (c->sizes.size() != 1) return Describe(*c, gemm.form->batched, description->mutable_c());
+  if (c->sizes.size() != 1) return DescribeMatrix(*c, gemm.form->batched, description->mutable_c());
   description->set_bias(true);
   return *gemm.beta == 1 && c->sizes[0] == description->d().columns() &&
          (c->sizes[0] <= 1 || c->strides[0] == 1);
@@ -53,24 +45,13 @@ bool DescribeGemm(const Graph& graph, const GraphNode& node, const v1::Numerics&
                   v1::Gemm* description) {
   const std::optional<Gemm> gemm = GemmOf(graph, node);
   if (!gemm.has_value() || gemm->form->onednn) return false;
-  const std::optional<FixedTensor> a = FixedOf(graph, gemm->a), b = FixedOf(graph, gemm->b),
-                                   d = FixedOf(graph, gemm->d);
-  if (!a.has_value() || !b.has_value() || !d.has_value()) return false;
-  if (a->dtype != d->dtype || b->dtype != d->dtype) return false;
-  if (!IsMultiplied(d->dtype)) return false;
-  const bool batched = gemm->form->batched;
-  description->set_dtype(d->dtype);
-  description->set_batch(batched ? d->sizes[0] : 1);
-  if (!Describe(*a, batched, description->mutable_a()) || !Describe(*b, batched, description->mutable_b()) ||
-      !Describe(*d, batched, description->mutable_d())) {
-    return false;
-  }
-  description->set_tf32(d->dtype == v1::F32 && numerics.float32_matmul_precision() != "highest");
+  std::optional<v1::Gemm> factors = FixedFactorsOf(graph, *gemm);
+  if (!factors.has_value()) return false;
+  *description = *std::move(factors);
+  description->set_tf32(description->dtype() == v1::F32 && numerics.float32_matmul_precision() != "highest");
   description->set_reduced_sums(true);  // as torch has it unless told otherwise
   description->set_activation(ActivationOf(*gemm));
-  if (gemm->c != kNoValue && !AddSummand(graph, *gemm, description)) return false;
-  return description->batch() > 0 && description->d().rows() > 0 && description->d().columns() > 0 &&
-         description->a().columns() > 0;
+  return gemm->c == kNoValue || AddSummand(graph, *gemm, description);
 }
 
 // A 1×1 convolution of contiguous images, channels-last or row-major.

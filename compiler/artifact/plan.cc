@@ -128,10 +128,10 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   SubstituteFixedSymbols(graph);
   Machine machine = MachineOf(target);
   machine.cpu_libraries.onednn = numerics.onednn();
+  machine.gpu_libraries.tf32 = numerics.float32_matmul_precision() != "highest";
   PassOptions passes;
   passes.machine = machine;
   passes.fallback_random = options.fallback_random();
-  passes.tf32 = numerics.float32_matmul_precision() != "highest";
   bool chose_channels_last = false;
   passes.keep_traced_layout = request.keep_traced_layout();
   passes.chose_channels_last = &chose_channels_last;

@@ -72,8 +72,8 @@ void InitializeNvptxOnce() {
 
 class NvptxBackend : public CodegenBackend {
  public:
-  NvptxBackend(std::unique_ptr<llvm::TargetMachine> machine, const v1::Target& target, int architecture)
-      : machine_(std::move(machine)), architecture_(static_cast<uint32_t>(architecture)) {
+  NvptxBackend(std::unique_ptr<llvm::TargetMachine> machine, const v1::Target& target)
+      : machine_(std::move(machine)) {
     target_.triple = kTriple;
     target_.lanes = 1;
     target_.machine = MachineOf(target);
@@ -130,7 +130,7 @@ class NvptxBackend : public CodegenBackend {
 
   absl::StatusOr<std::vector<EmittedGemm>> EmitGemm(const v1::Gemm& gemm, size_t wanted) override {
     KILN_ASSIGN_OR_RETURN(const std::vector<v1::SkinnySchedule> schedules,
-                          SkinnySchedules(gemm, target_.machine, architecture_, wanted));
+                          SkinnySchedules(gemm, target_.machine, wanted));
     std::vector<EmittedGemm> emitted;
     for (const v1::SkinnySchedule& schedule : schedules) {
       llvm::LLVMContext context;
@@ -200,7 +200,6 @@ class NvptxBackend : public CodegenBackend {
   }
 
   const std::unique_ptr<llvm::TargetMachine> machine_;
-  const uint32_t architecture_;
   VectorTarget target_;
 };
 
@@ -223,7 +222,7 @@ absl::StatusOr<std::unique_ptr<CodegenBackend>> NewNvptxBackend(const v1::Target
   std::unique_ptr<llvm::TargetMachine> machine(llvm_target->createTargetMachine(
       triple, target.features(0), absl::StrCat("+ptx", version), options, llvm::Reloc::PIC_));
   if (machine == nullptr) return absl::InternalError("nvptx: no target machine");
-  return std::unique_ptr<CodegenBackend>(new NvptxBackend(std::move(machine), target, architecture));
+  return std::unique_ptr<CodegenBackend>(new NvptxBackend(std::move(machine), target));
 }
 
 }  // namespace kiln

@@ -1,17 +1,12 @@
 #include "compiler/codegen/skinny_gemm.h"
 
-#include <algorithm>
-#include <array>
-#include <functional>
-#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/math.h"
-#include "compiler/schedule/skinny_schedule.h"
-#include "compiler/schedule/thread_walk.h"
+#include "compiler/codegen/math_builder.h"
+#include "compiler/codegen/skinny_sums.h"
 #include "compiler/support/status_macros.h"
-#include "llvm/IR/IRBuilder.h"
-#include "llvm/IR/IntrinsicsNVPTX.h"
 #include "llvm/IR/Module.h"
 
 namespace kiln {
@@ -19,453 +14,76 @@ namespace {
 
 using llvm::Value;
 
-constexpr unsigned kGlobal = 1, kShared = 3;  // address spaces
-constexpr unsigned kWords = 4;                // of 32 bits that an access moves
+constexpr unsigned kGlobal = 1;  // address space
 
-// The code of one gemm. Of a warp's lanes, `lane_.group` (of eight) is the row of a fragment and
-// `lane_.quarter` (of four) the place along K: each lane takes 16 bytes of K of its rows, and since both
-// factors are dealt alike it does not matter which of a step's terms an instruction takes to be which.
-class SkinnyEmitter {
+// The function around the sums: its parameters, what is added, the activation, the store.
+class SkinnyEntry {
  public:
-  SkinnyEmitter(const SkinnyShape& shape, llvm::Module* module)
-      : shape_(shape), gemm_(shape.gemm), module_(*module), context_(module->getContext()), b_(context_) {}
+  SkinnyEntry(const SkinnyShape& shape, llvm::Module* module)
+      : shape_(shape), gemm_(shape.gemm), module_(*module), b_(module->getContext()) {}
 
   void Emit() {
     Begin();
-    FindOperands();
-    LoadSummands();
-    Multiply();
-    if (!gemm_.tensor_cores) AddQuarters();
-    StorePartialSums();
-    AddPieces();
+    EmitSkinnySums(
+        shape_, {.a = operands_.a, .b = operands_.b}, &module_, &b_,
+        [&](const SkinnyElement& element) { LoadSummands(element); },
+        [&](const SkinnyElement& element, Value* sum) { Finish(element, sum); });
     b_.CreateRetVoid();
   }
 
  private:
   struct Operands {
-    Value *a = nullptr, *weights = nullptr, *c = nullptr, *bias = nullptr, *d = nullptr;
-  };
-  // Where this one is.
-  struct Lane {
-    Value *thread = nullptr, *warp = nullptr;            // in the block
-    Value *group = nullptr, *quarter = nullptr;          // of four lanes in the warp; in the group
-    Value *rank = nullptr, *first_column = nullptr;      // of the block: in its cluster; of d
-    Value* slot = nullptr;                               // of the warp among those that share a sum
-    Value *first_step = nullptr, *first_term = nullptr;  // along K
-  };
-  // What a lane has of a step of K, as words.
-  struct Step {
-    std::vector<Value*> x;        // [row of a][word]; with tensor cores [eight rows of a][word]
-    std::vector<Value*> weights;  // [tile][half][word]
+    Value *a = nullptr, *b = nullptr, *c = nullptr, *bias = nullptr, *d = nullptr;
   };
 
-  Value* I32(int64_t value) { return b_.getInt32(static_cast<uint32_t>(value)); }
-  Value* I64(int64_t value) { return b_.getInt64(static_cast<uint64_t>(value)); }
-  Value* Call(llvm::Intrinsic::ID id, llvm::Type* type, llvm::ArrayRef<Value*> arguments) {
-    return b_.CreateIntrinsic(type, id, arguments);
-  }
-  Value* Special(llvm::Intrinsic::ID id) { return Call(id, b_.getInt32Ty(), {}); }
-  Value* AtMost(Value* value, int64_t most) {
-    Value* limit = I32(most);
-    return b_.CreateSelect(b_.CreateICmpULT(value, limit), value, limit);
-  }
   llvm::Type* Element() {
     if (gemm_.dtype == v1::F32) return b_.getFloatTy();
     return gemm_.dtype == v1::F16 ? b_.getHalfTy() : b_.getBFloatTy();
   }
-  Value* At(Value* base, Value* elements) { return b_.CreateGEP(Element(), base, elements); }
-  Value* Product(Value* number, int64_t factor) {
-    return b_.CreateMul(b_.CreateZExt(number, b_.getInt64Ty()), I64(factor));
+  Value* Widen(Value* element) {
+    return gemm_.dtype == v1::F32 ? element : b_.CreateFPExt(element, b_.getFloatTy());
   }
+  Value* Narrow(Value* number) {
+    return gemm_.dtype == v1::F32 ? number : b_.CreateFPTrunc(number, Element());
+  }
+  llvm::Align Align() const { return llvm::Align(static_cast<uint64_t>(gemm_.element_bytes())); }
+  Value* Wide(Value* number) { return b_.CreateZExt(number, b_.getInt64Ty()); }
+  // Of a matrix, by the strides of its rows and columns.
+  Value* At(Value* base, const SkinnyGemm::Strides& strides, const SkinnyElement& element) {
+    Value* place = b_.CreateAdd(b_.CreateMul(Wide(element.row), b_.I64(strides.row)),
+                                b_.CreateMul(Wide(element.column), b_.I64(strides.column)));
+    return b_.CreateGEP(Element(), base, place);
+  }
+  Value* Load(Value* address) { return Widen(b_.CreateAlignedLoad(Element(), address, Align())); }
 
   void Begin() {
     const unsigned pointers = 3 + (gemm_.has_c ? 1 : 0) + (gemm_.has_bias ? 1 : 0);
     llvm::SmallVector<llvm::Type*, 5> parameters(pointers, b_.getPtrTy(kGlobal));
     auto* type = llvm::FunctionType::get(b_.getVoidTy(), parameters, false);
-    function_ = llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, kGpuEntryName, module_);
-    function_->setCallingConv(llvm::CallingConv::PTX_Kernel);
-    function_->addFnAttr("nvvm.maxntid", absl::StrCat(shape_.threads()));
-    if (shape_.blocks > 1) function_->addFnAttr("nvvm.cluster_dim", absl::StrCat(shape_.blocks));
-    function_->addFnAttr(llvm::Attribute::NoUnwind);
-    b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", function_));
+    auto* function = llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, kGpuEntryName, module_);
+    function->setCallingConv(llvm::CallingConv::PTX_Kernel);
+    function->addFnAttr("nvvm.maxntid", absl::StrCat(shape_.threads()));
+    if (shape_.blocks > 1) function->addFnAttr("nvvm.cluster_dim", absl::StrCat(shape_.blocks));
+    function->addFnAttr(llvm::Attribute::NoUnwind);
+    b_.SetInsertPoint(llvm::BasicBlock::Create(b_.getContext(), "entry", function));
     unsigned next = 0;
-    operands_.a = function_->getArg(next++);
-    operands_.weights = function_->getArg(next++);
-    if (gemm_.has_c) operands_.c = function_->getArg(next++);
-    if (gemm_.has_bias) operands_.bias = function_->getArg(next++);
-    operands_.d = function_->getArg(next++);
-    auto* array = llvm::ArrayType::get(b_.getFloatTy(), shape_.slots() * shape_.slot_elements());
-    slots_ = new llvm::GlobalVariable(module_, array, false, llvm::GlobalValue::InternalLinkage,
-                                      llvm::UndefValue::get(array), "pieces", nullptr,
-                                      llvm::GlobalValue::NotThreadLocal, kShared);
-    slots_->setAlignment(llvm::Align(16));
+    operands_.a = function->getArg(next++);
+    operands_.b = function->getArg(next++);
+    if (gemm_.has_c) operands_.c = function->getArg(next++);
+    if (gemm_.has_bias) operands_.bias = function->getArg(next++);
+    operands_.d = function->getArg(next++);
   }
 
-  void FindOperands() {
-    lane_.thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
-    Value* lane = b_.CreateAnd(lane_.thread, I32(kWarp - 1));
-    lane_.warp = b_.CreateLShr(lane_.thread, I32(5));
-    lane_.group = b_.CreateLShr(lane, I32(2));
-    lane_.quarter = b_.CreateAnd(lane, I32(3));
-    Value* block = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
-    lane_.rank = b_.CreateURem(block, I32(shape_.blocks));
-    lane_.first_column = b_.CreateMul(b_.CreateUDiv(block, I32(shape_.blocks)), I32(shape_.columns()));
-    // Nobody may write to a block's memory before it runs; that is waited for when the sums are made.
-    if (shape_.blocks > 1) Call(llvm::Intrinsic::nvvm_barrier_cluster_arrive_relaxed, b_.getVoidTy(), {});
-    lane_.slot = b_.CreateAdd(b_.CreateMul(lane_.rank, I32(shape_.warps)), lane_.warp);
-    lane_.first_step = b_.CreateMul(lane_.slot, I32(shape_.steps_of_warp));
-    // Where this lane's terms of the first step lie along K.
-    lane_.first_term = b_.CreateAdd(b_.CreateMul(lane_.first_step, I32(gemm_.step_terms())),
-                                    b_.CreateMul(lane_.quarter, I32(gemm_.terms())));
-    const int64_t rows = gemm_.tensor_cores ? gemm_.row_groups() : gemm_.rows;
-    for (int64_t r = 0; r < rows; ++r) {
-      // Rows beyond the last are the last again, and are not stored.
-      Value* row =
-          gemm_.tensor_cores ? AtMost(b_.CreateAdd(lane_.group, I32(8 * r)), gemm_.rows - 1) : I32(r);
-      x_.push_back(At(operands_.a, Product(row, gemm_.a_stride)));
+  void LoadSummands(const SkinnyElement& element) {
+    bias_.push_back(gemm_.has_bias ? Load(At(operands_.bias, {.row = 0, .column = 1}, element)) : nullptr);
+    c_.push_back(gemm_.has_c ? Load(At(operands_.c, gemm_.c, element)) : nullptr);
+  }
+
+  void Finish(const SkinnyElement& element, Value* sum) {
+    for (Value* more : {c_[element.iteration], bias_[element.iteration]}) {
+      if (more != nullptr) sum = b_.CreateFAdd(sum, more);
     }
-    if (!gemm_.along_n) {
-      for (uint32_t i = 0; i < 2 * shape_.tiles; ++i) {
-        Value* column = b_.CreateAdd(lane_.first_column, b_.CreateAdd(lane_.group, I32(8 * i)));
-        w_.push_back(At(operands_.weights, Product(AtMost(column, gemm_.columns - 1), gemm_.b_stride)));
-      }
-      return;
-    }
-    Value* column = b_.CreateAdd(lane_.first_column, b_.CreateMul(lane_.group, I32(2 * shape_.tiles)));
-    column = AtMost(column, gemm_.columns - 2 * shape_.tiles);
-    w_.push_back(At(operands_.weights, b_.CreateZExt(column, b_.getInt64Ty())));
-  }
-
-  // Bias and c are on their way while the sums are made.
-  void LoadSummands() {
-    const auto load = [&](Value* base, Value* place) -> Value* {
-      return Widen(b_.CreateAlignedLoad(Element(), At(base, place), llvm::Align(gemm_.element_bytes())));
-    };
-    for (uint32_t iteration = 0; iteration < shape_.iterations(); ++iteration) {
-      const Output out = OutputOf(iteration);
-      Value* row = AtMost(out.row, gemm_.rows - 1);
-      Value* column = AtMost(out.column, gemm_.columns - 1);
-      bias_values_.push_back(gemm_.has_bias ? load(operands_.bias, b_.CreateZExt(column, b_.getInt64Ty()))
-                                            : nullptr);
-      c_values_.push_back(gemm_.has_c ? load(operands_.c, b_.CreateAdd(Product(row, gemm_.c.row),
-                                                                       Product(column, gemm_.c.column)))
-                                      : nullptr);
-    }
-  }
-
-  // ---- the sums of a warp
-
-  llvm::LoadInst* LoadWords(Value* address, unsigned words) {
-    llvm::Type* type = words == 1 ? static_cast<llvm::Type*>(b_.getInt32Ty())
-                                  : llvm::FixedVectorType::get(b_.getInt32Ty(), words);
-    return b_.CreateAlignedLoad(type, address, llvm::Align(4 * words));
-  }
-
-  // Appends the words, or zeros where the terms don't exist.
-  void Append(Value* address, unsigned words, Value* exists, std::vector<Value*>* to) {
-    for (unsigned done = 0; done < words; done += kWords) {
-      const unsigned count = std::min(words - done, kWords);
-      Value* loaded = LoadWords(b_.CreateConstGEP1_32(b_.getInt32Ty(), address, done), count);
-      for (unsigned w = 0; w < count; ++w) {
-        Value* word = count == 1 ? loaded : b_.CreateExtractElement(loaded, w);
-        if (exists != nullptr) word = b_.CreateSelect(exists, word, I32(0));
-        to->push_back(word);
-      }
-    }
-  }
-
-  // `number` of the step among this warp's.
-  Step Load(Value* number) {
-    Step step;
-    Value* term = b_.CreateAdd(lane_.first_term, b_.CreateMul(number, I32(gemm_.step_terms())));
-    Value* exists = nullptr;
-    if (!shape_.steps_fit()) {
-      exists = b_.CreateICmpULT(term, I32(gemm_.depth));
-      term = b_.CreateSelect(exists, term, I32(0));
-    }
-    Value* along = b_.CreateZExt(term, b_.getInt64Ty());
-    for (Value* row : x_) Append(At(row, along), kWords, exists, &step.x);
-    if (!gemm_.along_n) {
-      for (Value* column : w_) Append(At(column, along), kWords, exists, &step.weights);
-      return step;
-    }
-    std::vector<Value*> rows;  // [term][word]
-    const unsigned words = 2 * shape_.tiles * gemm_.element_bytes() / 4;
-    Value* first = At(w_[0], b_.CreateMul(along, I64(gemm_.b_stride)));
-    for (int64_t k = 0; k < gemm_.terms(); ++k) {
-      Append(At(first, I64(k * gemm_.b_stride)), words, exists, &rows);
-    }
-    for (uint32_t tile = 0; tile < shape_.tiles; ++tile) {
-      for (uint32_t half = 0; half < 2; ++half) {
-        for (uint32_t word = 0; word < kWords; ++word) {
-          step.weights.push_back(gemm_.dtype == v1::F32 ? rows[words * word + 2 * tile + half]
-                                                        : Pair(rows[words * 2 * word + tile],
-                                                               rows[words * (2 * word + 1) + tile], half));
-        }
-      }
-    }
-    return step;
-  }
-
-  // The low or the high halves of two words beside each other.
-  Value* Pair(Value* first, Value* second, uint32_t half) {
-    return Call(llvm::Intrinsic::nvvm_prmt, b_.getInt32Ty(),
-                {first, second, I32(half == 0 ? 0x5410 : 0x7632)});
-  }
-
-  void Multiply() {
-    sums_.assign(shape_.sums_of_lane(), llvm::ConstantFP::get(b_.getFloatTy(), 0));
-    const uint32_t rounds = shape_.steps_of_warp / shape_.steps;
-    std::vector<Step> steps;
-    for (uint32_t s = 0; s < shape_.steps; ++s) steps.push_back(Load(I32(s)));
-    zero_ = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_y);
-    if (rounds > 1) steps = LoopOverRounds(rounds, std::move(steps));
-    AddLast(steps);
-  }
-
-  // In a row with the loads the assembler would take each down to its use, or the uses up, so as to spare
-  // registers, and then few loads are in flight. So the sums stand in a loop, and loads stay before it. It
-  // ends after one iteration: a launch has one row of blocks, which the assembler cannot know.
-  void AddLast(const std::vector<Step>& steps) {
-    llvm::BasicBlock* before = b_.GetInsertBlock();
-    auto* body = llvm::BasicBlock::Create(context_, "last_round", function_);
-    auto* after = llvm::BasicBlock::Create(context_, "summed", function_);
-    b_.CreateBr(body);
-    b_.SetInsertPoint(body);
-    std::vector<llvm::PHINode*> carried;
-    for (Value*& sum : sums_) {
-      carried.push_back(b_.CreatePHI(sum->getType(), 2));
-      carried.back()->addIncoming(sum, before);
-      sum = carried.back();
-    }
-    for (const Step& step : steps) Add(step);
-    for (size_t i = 0; i < sums_.size(); ++i) carried[i]->addIncoming(sums_[i], body);
-    b_.CreateCondBr(b_.CreateICmpEQ(zero_, I32(0)), after, body);
-    b_.SetInsertPoint(after);
-  }
-
-  // All rounds but the last; each loads the next one's steps before it multiplies its own. Returns the
-  // last's.
-  std::vector<Step> LoopOverRounds(uint32_t rounds, std::vector<Step> first) {
-    llvm::BasicBlock* before = b_.GetInsertBlock();
-    auto* body = llvm::BasicBlock::Create(context_, "round", function_);
-    auto* after = llvm::BasicBlock::Create(context_, "rounds_done", function_);
-    b_.CreateBr(body);
-    b_.SetInsertPoint(body);
-    std::vector<llvm::PHINode*> carried;
-    const auto carry = [&](Value*& value) {
-      llvm::PHINode* phi = b_.CreatePHI(value->getType(), 2);
-      phi->addIncoming(value, before);
-      carried.push_back(phi);
-      value = phi;
-    };
-    llvm::PHINode* round = b_.CreatePHI(b_.getInt32Ty(), 2);
-    round->addIncoming(I32(1), before);
-    for (Step& step : first) {
-      for (Value*& word : step.x) carry(word);
-      for (Value*& word : step.weights) carry(word);
-    }
-    for (Value*& sum : sums_) carry(sum);
-    std::vector<Step> next;
-    for (uint32_t s = 0; s < shape_.steps; ++s) {
-      next.push_back(Load(b_.CreateAdd(b_.CreateMul(round, I32(shape_.steps)), I32(s))));
-    }
-    for (const Step& step : first) Add(step);
-    Value* following = b_.CreateAdd(round, I32(1));
-    round->addIncoming(following, b_.GetInsertBlock());
-    size_t at = 0;
-    const auto close = [&](Value* value) { carried[at++]->addIncoming(value, b_.GetInsertBlock()); };
-    for (const Step& step : next) {
-      for (Value* word : step.x) close(word);
-      for (Value* word : step.weights) close(word);
-    }
-    for (Value* sum : sums_) close(sum);
-    b_.CreateCondBr(b_.CreateICmpULT(following, b_.CreateAdd(zero_, I32(rounds))), body, after);
-    b_.SetInsertPoint(after);
-    return next;
-  }
-
-  void Add(const Step& step) {
-    if (!gemm_.tensor_cores) {
-      AddByFma(step);
-      return;
-    }
-    std::vector<Value*> x = step.x, weights = step.weights;
-    if (gemm_.dtype == v1::F32) {
-      for (Value*& word : x) word = RoundToTf32(word);
-      for (Value*& word : weights) word = RoundToTf32(word);
-    }
-    for (uint32_t part = 0; part < 2; ++part) {
-      for (uint32_t tile = 0; tile < shape_.tiles; ++tile) {
-        Value* const* w = &weights[tile * 2 * kWords + 2 * part];
-        for (uint32_t rows = 0; rows < gemm_.row_groups(); ++rows) {
-          AddFragment({w[0], w[kWords], w[1], w[kWords + 1]},
-                      {x[rows * kWords + 2 * part], x[rows * kWords + 2 * part + 1]},
-                      &sums_[4 * (tile * gemm_.row_groups() + rows)]);
-        }
-      }
-    }
-  }
-
-  Value* RoundToTf32(Value* word) {
-    return Call(llvm::Intrinsic::nvvm_f2tf32_rna, b_.getInt32Ty(), {b_.CreateBitCast(word, b_.getFloatTy())});
-  }
-
-  void AddFragment(std::array<Value*, 4> weights, std::array<Value*, 2> x, Value** sums) {
-    llvm::SmallVector<Value*, 10> arguments(weights.begin(), weights.end());
-    arguments.append(x.begin(), x.end());
-    if (gemm_.dtype == v1::F16) {
-      auto* pair = llvm::FixedVectorType::get(b_.getHalfTy(), 2);
-      for (Value*& word : arguments) word = b_.CreateBitCast(word, pair);
-    }
-    arguments.append(sums, sums + 4);
-    llvm::Type* number = b_.getFloatTy();
-    const auto id = gemm_.dtype == v1::F32   ? llvm::Intrinsic::nvvm_mma_m16n8k8_row_col_tf32
-                    : gemm_.dtype == v1::F16 ? llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_f32_f32
-                                             : llvm::Intrinsic::nvvm_mma_m16n8k16_row_col_bf16;
-    Value* result = Call(id, llvm::StructType::get(number, number, number, number), arguments);
-    for (unsigned i = 0; i < 4; ++i) sums[i] = b_.CreateExtractValue(result, i);
-  }
-
-  // sums_[tile][half][row]: of this lane's terms.
-  void AddByFma(const Step& step) {
-    const auto number = [&](Value* word) { return b_.CreateBitCast(word, b_.getFloatTy()); };
-    for (uint32_t column = 0; column < 2 * shape_.tiles; ++column) {
-      for (int64_t row = 0; row < gemm_.rows; ++row) {
-        Value*& sum = sums_[column * gemm_.rows + row];
-        for (unsigned word = 0; word < kWords; ++word) {
-          sum =
-              Call(llvm::Intrinsic::fma, b_.getFloatTy(),
-                   {number(step.weights[column * kWords + word]), number(step.x[row * kWords + word]), sum});
-        }
-      }
-    }
-  }
-
-  // The four lanes of a row have a quarter of its terms each; the first gets the sum.
-  void AddQuarters() {
-    for (Value*& sum : sums_) {
-      for (const int distance : {2, 1}) {
-        Value* other = Call(llvm::Intrinsic::nvvm_shfl_sync_down_i32, b_.getInt32Ty(),
-                            {I32(-1), b_.CreateBitCast(sum, b_.getInt32Ty()), I32(distance), I32(kWarp - 1)});
-        sum = b_.CreateFAdd(sum, b_.CreateBitCast(other, b_.getFloatTy()));
-      }
-    }
-  }
-
-  // ---- from the warps' sums to the result
-
-  // Of column 16 * tile + 8 * half + lane_.group, as fragments have it: its place in the block's columns.
-  Value* ColumnOf(uint32_t tile, uint32_t half) {
-    if (!gemm_.along_n) return b_.CreateAdd(lane_.group, I32(16 * tile + 8 * half));
-    return b_.CreateAdd(b_.CreateMul(lane_.group, I32(2 * shape_.tiles)), I32(2 * tile + half));
-  }
-
-  // The shared memory of a block of the cluster.
-  Value* SlotsOf(Value* rank) {
-    if (shape_.blocks == 1) return slots_;
-    return Call(llvm::Intrinsic::nvvm_mapa_shared_cluster, b_.getPtrTy(kSharedOfCluster), {slots_, rank});
-  }
-
-  // Of eight rows of a the first block owns the first 8 / blocks, and so on. Its place for a warp's sum:
-  // slot, then row, then column.
-  Value* PlaceOf(Value* row_of_eight, uint32_t rows, Value* column) {
-    const uint32_t owned = 8 / shape_.blocks;
-    Value* row = b_.CreateAdd(b_.CreateAnd(row_of_eight, I32(owned - 1)), I32(rows * owned));
-    Value* place = b_.CreateAdd(b_.CreateMul(row, I32(shape_.slot_stride())), column);
-    return b_.CreateAdd(place, b_.CreateMul(lane_.slot, I32(shape_.slot_elements())));
-  }
-
-  void Store(Value* slots, Value* place, Value* sum) {
-    b_.CreateAlignedStore(sum, b_.CreateGEP(b_.getFloatTy(), slots, place), llvm::Align(4));
-  }
-
-  void StorePartialSums() {
-    if (shape_.blocks > 1) Call(llvm::Intrinsic::nvvm_barrier_cluster_wait, b_.getVoidTy(), {});
-    if (gemm_.tensor_cores) {
-      StoreFragments();
-    } else {
-      StoreRows();
-    }
-    if (shape_.blocks == 1) {
-      Call(llvm::Intrinsic::nvvm_barrier_cta_sync_aligned_all, b_.getVoidTy(), {I32(0)});
-    } else {
-      Call(llvm::Intrinsic::nvvm_barrier_cluster_arrive, b_.getVoidTy(), {});
-      Call(llvm::Intrinsic::nvvm_barrier_cluster_wait, b_.getVoidTy(), {});
-    }
-  }
-
-  void StoreFragments() {
-    const uint32_t owned = 8 / shape_.blocks;
-    for (uint32_t odd = 0; odd < 2; ++odd) {
-      Value* row = b_.CreateAdd(b_.CreateMul(lane_.quarter, I32(2)), I32(odd));
-      Value* slots = SlotsOf(b_.CreateUDiv(row, I32(owned)));
-      for (uint32_t tile = 0; tile < shape_.tiles; ++tile) {
-        for (uint32_t rows = 0; rows < gemm_.row_groups(); ++rows) {
-          for (uint32_t half = 0; half < 2; ++half) {
-            Store(slots, PlaceOf(row, rows, ColumnOf(tile, half)),
-                  sums_[4 * (tile * gemm_.row_groups() + rows) + 2 * half + odd]);
-          }
-        }
-      }
-    }
-  }
-
-  void StoreRows() {
-    const uint32_t owned = 8 / shape_.blocks;
-    When(b_.CreateICmpEQ(lane_.quarter, I32(0)), [&] {
-      for (uint32_t rank = 0; rank < shape_.blocks; ++rank) {
-        Value* slots = SlotsOf(I32(rank));
-        for (int64_t row = 0; row < gemm_.rows; ++row) {
-          if (row % 8 / owned != rank) continue;
-          for (uint32_t column = 0; column < 2 * shape_.tiles; ++column) {
-            Store(slots,
-                  PlaceOf(I32(row % 8), static_cast<uint32_t>(row / 8), ColumnOf(column / 2, column % 2)),
-                  sums_[column * gemm_.rows + row]);
-          }
-        }
-      }
-    });
-  }
-
-  // An element that this thread completes: its place in each slot, and in d.
-  struct Output {
-    Value* place;
-    Value *row, *column;
-  };
-  Output OutputOf(uint32_t iteration) {
-    const uint32_t owned = 8 / shape_.blocks;
-    Value* number = b_.CreateAdd(lane_.thread, I32(iteration * shape_.threads()));
-    Value* row = b_.CreateUDiv(number, I32(shape_.columns()));
-    Value* column = b_.CreateURem(number, I32(shape_.columns()));
-    Value* place = b_.CreateAdd(b_.CreateMul(row, I32(shape_.slot_stride())), column);
-    Value* eights = b_.CreateMul(b_.CreateUDiv(row, I32(owned)), I32(8));
-    Value* in_eight = b_.CreateAdd(b_.CreateMul(lane_.rank, I32(owned)), b_.CreateURem(row, I32(owned)));
-    return {place, b_.CreateAdd(eights, in_eight), b_.CreateAdd(lane_.first_column, column)};
-  }
-
-  void AddPieces() {
-    Value* slots = SlotsOf(lane_.rank);
-    for (uint32_t iteration = 0; iteration < shape_.iterations(); ++iteration) {
-      const Output out = OutputOf(iteration);
-      Value* exists = b_.CreateAnd(b_.CreateICmpULT(out.row, I32(gemm_.rows)),
-                                   b_.CreateICmpULT(out.column, I32(gemm_.columns)));
-      When(exists, [&] {
-        Value* sum = nullptr;
-        for (uint32_t slot = 0; slot < shape_.slots(); ++slot) {
-          Value* place = b_.CreateAdd(out.place, I32(slot * shape_.slot_elements()));
-          Value* piece = b_.CreateAlignedLoad(b_.getFloatTy(), b_.CreateGEP(b_.getFloatTy(), slots, place),
-                                              llvm::Align(4));
-          sum = sum == nullptr ? piece : b_.CreateFAdd(sum, piece);
-        }
-        for (Value* more : {c_values_[iteration], bias_values_[iteration]}) {
-          if (more != nullptr) sum = b_.CreateFAdd(sum, more);
-        }
-        sum = Activate(sum);
-        Value* place = b_.CreateAdd(Product(out.row, gemm_.d.row), Product(out.column, gemm_.d.column));
-        b_.CreateAlignedStore(Narrow(sum), At(operands_.d, place), llvm::Align(gemm_.element_bytes()));
-      });
-    }
+    b_.CreateAlignedStore(Narrow(Activate(sum)), At(operands_.d, gemm_.d, element), Align());
   }
 
   Value* Activate(Value* x) {
@@ -482,37 +100,12 @@ class SkinnyEmitter {
     }
   }
 
-  Value* Widen(Value* element) {
-    return gemm_.dtype == v1::F32 ? element : b_.CreateFPExt(element, b_.getFloatTy());
-  }
-  Value* Narrow(Value* number) {
-    return gemm_.dtype == v1::F32 ? number : b_.CreateFPTrunc(number, Element());
-  }
-
-  void When(Value* condition, const std::function<void()>& body) {
-    auto* then = llvm::BasicBlock::Create(context_, "then", function_);
-    auto* after = llvm::BasicBlock::Create(context_, "after", function_);
-    b_.CreateCondBr(condition, then, after);
-    b_.SetInsertPoint(then);
-    body();
-    b_.CreateBr(after);
-    b_.SetInsertPoint(after);
-  }
-
-  static constexpr unsigned kSharedOfCluster = 7;
-
   const SkinnyShape& shape_;
   const SkinnyGemm& gemm_;
   llvm::Module& module_;
-  llvm::LLVMContext& context_;
-  llvm::IRBuilder<> b_;
-  llvm::Function* function_ = nullptr;
-  llvm::GlobalVariable* slots_ = nullptr;
+  LoopBuilder b_;
   Operands operands_;
-  Lane lane_;
-  Value* zero_ = nullptr;      // of which only the launch knows that it is
-  std::vector<Value*> x_, w_;  // addresses: rows of a, and columns of b or its first column
-  std::vector<Value*> sums_, bias_values_, c_values_;
+  std::vector<Value*> bias_, c_;  // by iteration; nullptr: none
 };
 
 }  // namespace
@@ -520,7 +113,7 @@ class SkinnyEmitter {
 absl::StatusOr<SkinnyLaunch> EmitSkinnyGemm(const v1::Gemm& gemm, const v1::SkinnySchedule& schedule,
                                             llvm::Module* module) {
   KILN_ASSIGN_OR_RETURN(const SkinnyShape shape, SkinnyShape::Of(gemm, schedule));
-  SkinnyEmitter(shape, module).Emit();
+  SkinnyEntry(shape, module).Emit();
   SkinnyLaunch launch;
   launch.image.threads = shape.threads();
   launch.image.points_per_block = 1;

@@ -1,13 +1,8 @@
 // A gemm of few rows on a GPU as a kernel of our own: d = activation(a b (+ c) (+ bias)), with at
 // most 64 rows of a, and b read once, which is what its time is.
 //
-// The sum over K is split twice. The warps of a block take a piece of K each, and so do the blocks of a
-// cluster (sm_90 and later). Each warp multiplies its piece of a tile of columns by the tensor cores, weights
-// as the operand of sixteen rows, or by FMA where F32 may not be rounded; loads of a piece are in flight
-// together. Then every warp stores its partial sums into the shared memory of the block that owns the
-// element, and after one barrier that block adds the pieces in a fixed order, with bias, c and activation,
-// and rounds once. So bits do not depend on what runs when; and as nothing lies in global memory but the
-// operands, there is no workspace, no counter and nothing that launches side by side could share.
+// It is what max-autotune measures beside the library's gemm. A gemm that fuses with what follows is a kernel
+// of loops (thread_gemm.h), by the same sums (skinny_sums.h).
 //
 // Sizes and strides are constants of the code. Every address is aligned to 16 bytes. c may be d.
 //

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/member_entry.h"
+#include "compiler/codegen/thread_gemm.h"
 #include "compiler/codegen/thread_strip.h"
 #include "compiler/codegen/thread_tile.h"
 #include "compiler/schedule/thread_walk.h"
@@ -37,7 +38,7 @@ ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& targe
 GpuImage ThreadEmitter::Launch() const {
   GpuImage image;
   image.threads = ThreadsOfBlock(chosen_);
-  image.points_per_block = PointsOfBlock(chosen_);
+  image.points_per_block = chosen_.has_gemm() ? PointsOfGemmBlock(k_.facts, chosen_) : PointsOfBlock(chosen_);
   image.buffers = k_.kernel.buffers_size();
   image.symbols = k_.kernel.symbol_count();
   image.members = k_.kernel.schedule().members();
@@ -65,6 +66,8 @@ absl::Status ThreadEmitter::EmitKernel() {
                                                              : AddPlainEntry(b_.function());
   entry->setCallingConv(llvm::CallingConv::PTX_Kernel);
   entry->addFnAttr("nvvm.maxntid", absl::StrCat(ThreadsOfBlock(chosen_)));
+  if (const uint32_t blocks = chosen_.gemm().blocks(); blocks > 1)
+    entry->addFnAttr("nvvm.cluster_dim", absl::StrCat(blocks));
   if (const uint32_t blocks = chosen_.rows().strips().blocks(); blocks > 0)
     entry->addFnAttr("nvvm.minctasm", absl::StrCat(blocks));
   return absl::OkStatus();
@@ -89,7 +92,9 @@ void ThreadEmitter::EnterBody() {
 }
 
 void ThreadEmitter::Points() {
-  if (chosen_.has_tile()) {
+  if (chosen_.has_gemm()) {
+    ThreadGemm(&k_, &at_, &stages_, &memory_).Emit();
+  } else if (chosen_.has_tile()) {
     ThreadTile(&k_, &at_, &stages_, &memory_, &block_, &points_).Emit();
   } else if (!strip_sums_.empty()) {
     ThreadStrip(&k_, &at_, &stages_, &memory_, &block_, &points_, &strip_sums_).Emit();

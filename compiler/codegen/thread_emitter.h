@@ -12,6 +12,7 @@
 //   thread_block, thread_combine     a block's numbers and barriers; how threads combine
 //   thread_stages, thread_softmax    loops of stages; the sum of a softmax
 //   thread_points, thread_strip, thread_tile    which points a block takes: by number, in strips, in tiles
+//   thread_gemm      a gemm of few rows, by tiles of columns
 //
 // Ownership: borrows the kernel, the target and the module. Threads: one. Errors: UNIMPLEMENTED for what has
 // no lowering; the kernel and its schedule, which is one of threads, are taken to be verified.

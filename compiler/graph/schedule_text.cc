@@ -112,6 +112,9 @@ std::string ScheduleText(const v1::ThreadSchedule& schedule) {
     case v1::ThreadSchedule::kRows: add(schedule.rows().points_per_block(), "points a block"); break;
     case v1::ThreadSchedule::kColumns: add(schedule.columns().rows(), "rows"); break;
     case v1::ThreadSchedule::kTile: add(schedule.tile().side(), "points a tile's side"); break;
+    case v1::ThreadSchedule::kGemm:
+      absl::StrAppend(&text, ", a gemm by ", ScheduleText(schedule.gemm()));
+      break;
     default:
       add(schedule.points().vectors_per_group(), "vectors a group");
       add(schedule.points().groups_per_thread(), "groups a thread");

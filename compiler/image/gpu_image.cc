@@ -24,10 +24,9 @@ struct Header {
   uint64_t cubin_bytes;  // before the PTX
 };
 
-// Each thread has some points, or each point has some threads.
+// A thread completes so many at the most.
 bool IsShared(uint32_t points, uint32_t threads) {
-  if (points == 0) return false;
-  return points % threads == 0 ? points / threads <= kPointsPerThreadMax : threads % points == 0;
+  return points > 0 && (points - 1) / threads < kPointsPerThreadMax;
 }
 
 }  // namespace

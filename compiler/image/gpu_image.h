@@ -5,7 +5,7 @@
 // The kernel's parameters are its buffers' addresses, then its symbols as 64-bit integers; of one with
 // members one MemberTable (compiler/support/member_table.h). A launch of `blocks` × `threads` covers `units`
 // points of the outer domain when blocks * points_per_block >= units; with fewer blocks, each takes several
-// turns. Errors: DATA_LOSS for bytes that are no such image.
+// turns, but a gemm's, which have all that it needs. Errors: DATA_LOSS for bytes that are no such image.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,8 @@ namespace kiln {
 inline constexpr char kGpuEntryName[] = "kiln_kernel";
 
 struct GpuImage {
-  uint32_t threads = 0;  // of a block
-  uint32_t points_per_block =
-      0;  // of the outer domain: a multiple of `threads`, or a divisor: each point has some
+  uint32_t threads = 0;           // of a block
+  uint32_t points_per_block = 0;  // of the outer domain
   uint32_t buffers = 0;
   uint32_t symbols = 0;
   uint32_t members = 0;          // that one launch takes, by a table; 0: the operands are parameters

@@ -2,8 +2,10 @@
 
 #include "absl/types/span.h"
 #include "compiler/graph/channels_last.h"
+#include "compiler/library/fixed_gemm.h"
 #include "compiler/target/cost_model.h"
 #include "compiler/target/device.h"
+#include "compiler/target/few_rows.h"
 
 namespace kiln {
 namespace {
@@ -49,7 +51,25 @@ bool PaysGemmByOnednn(const Graph& graph, const Gemm& gemm, const Machine& machi
   return multiplications && cost::PaysOnednnGemm(machine, *multiplications);
 }
 
-constexpr Row<Gemm> kGemms[] = {{Implementation::kOnednn, CanGemmByOnednn, PaysGemmByOnednn}};
+// Of few rows on a GPU, of known sizes that fill 16 bytes and tiles.
+bool CanGemmByKernel(const Graph& graph, const Gemm& gemm) {
+  if (!gemm.is_plain() || !IsGpu(graph.type(gemm.d).device)) return false;
+  if (!gemm.alpha || *gemm.alpha == 0 || !gemm.beta) return false;
+  if (gemm.c != kNoValue && (!IsGpu(graph.type(gemm.c).device) || !IsFloat(graph.type(gemm.c).dtype)))
+    return false;
+  const std::optional<v1::Gemm> fixed = FixedFactorsOf(graph, gemm);
+  return fixed && FitsGemmLoops(*fixed);
+}
+
+bool PaysGemmByKernel(const Graph& graph, const Gemm& gemm, const Machine& machine) {
+  const v1::DType dtype = graph.type(gemm.d).dtype;
+  const int64_t elements = *graph.exprs.AsConst(gemm.summed) * *graph.exprs.AsConst(gemm.columns);
+  return cost::PaysGemmKernel(machine, *graph.exprs.AsConst(gemm.rows), elements * ByteSize(dtype),
+                              dtype == v1::F32);
+}
+
+constexpr Row<Gemm> kGemms[] = {{Implementation::kOnednn, CanGemmByOnednn, PaysGemmByOnednn},
+                                {Implementation::kKernel, CanGemmByKernel, PaysGemmByKernel}};
 
 // Of 16-bit numbers on a GPU; what is added is padded with the rows.
 bool CanPadRows(const Graph& graph, const Gemm& gemm) {
@@ -183,11 +203,13 @@ Implementation Choose(const Graph& graph, const Attention& attention, const Mach
 
 // Of cuBLASLt's epilogues. That of GELU is four times as far from the exact value in F32 as eager's (6e-6 at
 // values of 4), so it is for factors that may be rounded.
-bool Activates(const Graph& graph, const Gemm& gemm, Gemm::Activation activation, bool tf32) {
+bool Activates(const Graph& graph, const Gemm& gemm, Gemm::Activation activation, const Machine& machine) {
   const TensorType& type = graph.type(gemm.d);
-  if (!gemm.is_plain() || !IsGpu(type.device)) return false;
+  if (!gemm.is_plain() || !IsGpu(type.device) || Choose(graph, gemm, machine) != Implementation::kLibrary)
+    return false;
   if (gemm.c != kNoValue && !AddsBias(graph, gemm)) return false;
-  return IsHalf(type.dtype) || (type.dtype == v1::F32 && (tf32 || activation == Gemm::Activation::kRelu));
+  return IsHalf(type.dtype) ||
+         (type.dtype == v1::F32 && (machine.gpu_libraries.tf32 || activation == Gemm::Activation::kRelu));
 }
 
 bool WantsPaddedRows(const Graph& graph, const Gemm& gemm, const Machine& machine) {

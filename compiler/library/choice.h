@@ -35,9 +35,8 @@ Implementation Choose(const Graph& graph, const Attention& attention, const Mach
 
 // ---- how the library is called
 
-// It does the activation of a gemm in the gemm's own kernel, as cuBLASLt does. `tf32`: factors may be
-// rounded.
-bool Activates(const Graph& graph, const Gemm& gemm, Gemm::Activation activation, bool tf32);
+// It computes the gemm, and does the activation in the gemm's own kernel, as cuBLASLt does.
+bool Activates(const Graph& graph, const Gemm& gemm, Gemm::Activation activation, const Machine& machine);
 // A gemm's matrices are best padded with zeros to rows of whole 16 bytes. All its sizes are known then.
 bool WantsPaddedRows(const Graph& graph, const Gemm& gemm, const Machine& machine);
 inline constexpr int64_t kPaddedElements = 8;  // of 16 bits

@@ -3,8 +3,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "compiler/library/attention.h"
+#include "compiler/library/choice.h"
 #include "compiler/library/gemm.h"
 #include "compiler/lower/convolution_call.h"
+#include "compiler/lower/gemm_loops.h"
 #include "compiler/lower/library_call.h"
 
 namespace kiln {
@@ -65,6 +67,8 @@ absl::Status LowerLibrary(LoweringContext& context, const GraphNode& node) {
 absl::Status LowerGemm(LoweringContext& context, const GraphNode& node) {
   const std::optional<Gemm> gemm = GemmOf(context.graph(), node);
   if (!gemm) return absl::InvalidArgumentError("kiln.gemm of operands that no gemm takes");
+  const bool by_kernel = Choose(context.graph(), *gemm, context.machine()) == Implementation::kKernel;
+  if (by_kernel && FactorsLieAsTraced(context, *gemm)) return LowerGemmByLoops(context, node, *gemm);
   return CallLibrary(context, GemmCallOf(*gemm, node), kGemm, gemm->form->into_results);
 }
 

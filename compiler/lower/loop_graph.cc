@@ -76,7 +76,11 @@ std::string ViewText(const ExprPool& exprs, const BufferView& view) {
 void AppendLoops(const ExprPool& exprs, const LoopNode& node, std::string* out) {
   absl::StrAppend(out, "loops (", LoopsText(exprs, node.outer), ")");
   if (!node.inner.empty()) {
-    absl::StrAppend(out, node.ordered ? " ordered (" : " inner (", LoopsText(exprs, node.inner), ")");
+    absl::StrAppend(out,
+                    node.ordered ? " ordered ("
+                    : node.gemm  ? " gemm ("
+                                 : " inner (",
+                    LoopsText(exprs, node.inner), ")");
   }
   absl::StrAppend(out, "  # ", absl::StrJoin(node.operators, " "), "\n");
   for (LoopOpId id = 0; id < node.body.size(); ++id) {

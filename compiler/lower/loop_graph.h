@@ -90,6 +90,8 @@ struct LoopNode {
   LoopBody body;
   // The inner loops must run in order (scan, accumulating store): never reordered or vectorised.
   bool ordered = false;
+  // A gemm of few rows: its kernel has no other loop, so that a GPU's blocks may share it by tiles.
+  bool gemm = false;
   std::vector<uint32_t> origins;       // imported nodes this came from
   std::vector<std::string> operators;  // their ATen names
 };

@@ -198,8 +198,8 @@ void LoopWriter::EmitStores(const BufferView& target, PointFn fn) {
   EmitReduced(target, {}, [&](LoopRecorder& ops, Index index, Index) { return fn(ops, index); });
 }
 
-void LoopWriter::EmitReduced(const BufferView& target, const std::vector<ExprId>& inner_sizes,
-                             InnerFn value) {
+void LoopWriter::EmitReduced(const BufferView& target, const std::vector<ExprId>& inner_sizes, InnerFn value,
+                             bool gemm) {
   Domain inner = NewDomain(inner_sizes);
   Domain outer = NewDomain(target.sizes);
   SortByStride(target.strides, outer.index, outer.loops);
@@ -207,7 +207,9 @@ void LoopWriter::EmitReduced(const BufferView& target, const std::vector<ExprId>
   ops.AddOrigin(node_);
   const LoopOpId result = value(ops, outer.index, inner.index);
   ops.Store(target.buffer, target.dtype, FlatIndex(out_.exprs, target, outer.index), result);
+  const size_t before = out_.nodes.size();
   EmitLoops(ops, std::move(outer.loops), std::move(inner.loops), false);
+  if (out_.nodes.size() > before) out_.nodes.back().loops.gemm = gemm;
 }
 
 void LoopWriter::EmitOrdered(const std::vector<ExprId>& outer_sizes, const std::vector<ExprId>& inner_sizes,

@@ -48,8 +48,9 @@ class LoopWriter {
   // ---- loops
   // Pointwise stores of `fn` into an existing view.
   void EmitStores(const BufferView& target, PointFn fn);
-  // Stores of `value`, which reduces over the inner index.
-  void EmitReduced(const BufferView& target, const std::vector<ExprId>& inner_sizes, InnerFn value);
+  // Stores of `value`, which reduces over the inner index. `gemm`: LoopNode::gemm.
+  void EmitReduced(const BufferView& target, const std::vector<ExprId>& inner_sizes, InnerFn value,
+                   bool gemm = false);
   // An ordered nest: `body` records ops and stores for every (outer, inner) point.
   void EmitOrdered(const std::vector<ExprId>& outer_sizes, const std::vector<ExprId>& inner_sizes,
                    absl::FunctionRef<void(LoopRecorder&, Index outer, Index inner)> body);

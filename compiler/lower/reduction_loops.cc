@@ -82,10 +82,13 @@ LoweredTensor ReduceOnce(LoweringContext& context, const TensorType& type, const
   }
   const BufferView view = context.out().Whole(
       context.out().AddBuffer(type.dtype, type.device, type.sizes, PreferredStrides(context.exprs(), type)));
-  context.loops().EmitReduced(view, sizes, [&](LoopRecorder& ops, Index outer, Index inner) {
-    const LoopOpId element = ops.Cast(value(ops, outer, inner), reduction.compute);
-    return finish(ops, ops.Reduce(reduction.kind, element));
-  });
+  context.loops().EmitReduced(
+      view, sizes,
+      [&](LoopRecorder& ops, Index outer, Index inner) {
+        const LoopOpId element = ops.Cast(value(ops, outer, inner), reduction.compute);
+        return finish(ops, ops.Reduce(reduction.kind, element));
+      },
+      reduction.gemm);
   return WithView(type, view);
 }
 

@@ -18,6 +18,7 @@ struct Reduction {
   v1::DType compute = v1::F32;
   std::vector<ExprId> inner_sizes;
   bool may_split = true;  // not for ARGMAX, ARGMIN
+  bool gemm = false;      // LoopNode::gemm
 };
 
 // A reduction into a buffer of `type`, whose dimensions are those that are not reduced (a dimension of size 1

@@ -157,9 +157,9 @@ class Reader {
 
 class ActivationFuser {
  public:
-  ActivationFuser(Graph& graph, bool tf32)
+  ActivationFuser(Graph& graph, const Machine& machine)
       : graph_(graph),
-        tf32_(tf32),
+        machine_(machine),
         producers_(Producers(graph)),
         uses_(UseCounts(graph)),
         readers_(graph.values.size()),
@@ -241,7 +241,7 @@ class ActivationFuser {
     }
     if (matrix == kNoValue || producers_[matrix] < 0 || (matrix != x && uses_[matrix] != 1)) return;
     const std::optional<Gemm> gemm = GemmOf(graph_, graph_.nodes[producers_[matrix]]);
-    if (!gemm || !Activates(graph_, *gemm, kind, tf32_)) return;
+    if (!gemm || !Activates(graph_, *gemm, kind, machine_)) return;
     const TensorType &from = graph_.type(x), &to = graph_.type(result);
     if (from.dtype != to.dtype || !SameLayout(graph_.exprs, from, to)) return;
     if (gemm->c == kNoValue && !HasARowInMemory(gemm->b)) return;
@@ -281,7 +281,7 @@ class ActivationFuser {
   }
 
   Graph& graph_;
-  const bool tf32_;
+  const Machine& machine_;
   std::vector<int32_t> producers_;
   std::vector<uint32_t> uses_;
   std::vector<std::vector<int32_t>> readers_;  // nodes, by value; once for each time that they read it
@@ -291,6 +291,8 @@ class ActivationFuser {
 
 }  // namespace
 
-absl::Status FuseActivation(Graph& graph, bool tf32) { return ActivationFuser(graph, tf32).Run(); }
+absl::Status FuseActivation(Graph& graph, const Machine& machine) {
+  return ActivationFuser(graph, machine).Run();
+}
 
 }  // namespace kiln

@@ -5,15 +5,15 @@
 // GELU is recognised as what decomposition leaves of it and as models write it out (transformers' gelu_new
 // and gelu_fast), up to the order of factors and terms; the one by erf is no function of cuBLASLt's. Nothing
 // else reads the gemm, and the activated values are needed in memory: what only kernels of our own read is
-// computed there for nothing. The gemm is not rounded before the activation. `tf32`: factors of F32 may
-// be rounded. Errors: none.
+// computed there for nothing. The gemm is not rounded before the activation. Errors: none.
 #pragma once
 
 #include "absl/status/status.h"
 #include "compiler/graph/graph.h"
+#include "compiler/target/machine.h"
 
 namespace kiln {
 
-absl::Status FuseActivation(Graph& graph, bool tf32);
+absl::Status FuseActivation(Graph& graph, const Machine& machine);
 
 }  // namespace kiln

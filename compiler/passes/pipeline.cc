@@ -86,7 +86,7 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
       runner.Run("pad_gemm_rows", [&](Graph& g) { return PadGemmRows(g, options.machine); }));
   // What is cut from a padded gemm is activated where it is read.
   KILN_RETURN_IF_ERROR(
-      runner.Run("fuse_activation", [&](Graph& g) { return FuseActivation(g, options.tf32); }));
+      runner.Run("fuse_activation", [&](Graph& g) { return FuseActivation(g, options.machine); }));
   bool chose_channels_last = false;
   if (!options.keep_traced_layout) {
     KILN_RETURN_IF_ERROR(runner.Run("prefer_channels_last", [&](Graph& g) {

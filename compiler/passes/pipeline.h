@@ -24,7 +24,6 @@ struct PassTime {
 struct PassOptions {
   Machine machine;
   bool fallback_random = false;         // random operators stay the caller's, so that they draw as eager does
-  bool tf32 = false;                    // F32 factors of gemms may be rounded to TF32
   bool keep_traced_layout = false;      // prefer_channels_last is left out
   bool* chose_channels_last = nullptr;  // set: whether prefer_channels_last changed the graph
   // Called with the text of the graph after each pass that changed it; printing costs, so only if set.

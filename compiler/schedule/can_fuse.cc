@@ -106,12 +106,46 @@ bool WithinLimits(const Draft& merged, const std::vector<DraftAccess>& accesses,
          merged.outer.size() + loops <= kKernelLoopsMax;
 }
 
+// Does the sum of a gemm depend on what the other stores, which would be computed again for each of its
+// terms?
+bool FeedsSum(LoopContext& context, const Draft& gemm, const Draft& other) {
+  absl::flat_hash_set<LoopOpId> needed;
+  for (const DraftOp& op : gemm.ops) {
+    if (op.data.op == LoopOpcode::kReduce) needed.insert(op.data.args.begin(), op.data.args.end());
+  }
+  for (size_t k = gemm.ops.size(); k-- > 0;) {
+    const DraftOp& op = gemm.ops[k];
+    if (!needed.contains(op.id)) continue;
+    std::vector<LoopOpId> more;
+    AppendDependencies(context, op.data, &more);
+    needed.insert(more.begin(), more.end());
+    if (op.data.op != LoopOpcode::kLoad) continue;
+    for (const DraftOp& store : other.ops) {
+      if (store.data.op == LoopOpcode::kStore && store.data.buffer == op.data.buffer) return true;
+    }
+  }
+  return false;
+}
+
+// Beside a gemm there is only what runs once at each of its points, after it or whatever it does.
+bool KeepsGemm(LoopContext& context, const Draft& a, const Draft& b) {
+  if (!a.gemm && !b.gemm) return true;
+  if (a.gemm && b.gemm) return false;
+  const Draft &gemm = a.gemm ? a : b, &other = a.gemm ? b : a;
+  const bool once_a_point = std::all_of(other.ops.begin(), other.ops.end(), [](const DraftOp& op) {
+    return op.cls == kOuterClass && op.data.op != LoopOpcode::kReduce &&
+           (op.data.op != LoopOpcode::kStore || op.data.mode == v1::STORE_PLAIN);
+  });
+  return once_a_point && gemm.classes.size() == 1 && !FeedsSum(context, gemm, other);
+}
+
 Draft Append(AlignedPair pair) {
   Draft merged = std::move(pair.first);
   // The second of the pair may have been the one that grew classes.
   if (pair.second.classes.size() > merged.classes.size()) merged.classes = std::move(pair.second.classes);
   for (DraftOp& op : pair.second.ops) merged.ops.push_back(std::move(op));
   merged.nodes.insert(merged.nodes.end(), pair.second.nodes.begin(), pair.second.nodes.end());
+  merged.gemm = merged.gemm || pair.second.gemm;
   std::sort(merged.nodes.begin(), merged.nodes.end());
   return merged;
 }
@@ -129,7 +163,7 @@ std::optional<FusedDraft> TryFuse(LoopContext& context, const Draft& a, const Dr
   for (const AccessPair& lead : CommonAccesses(context, a_accesses, b_accesses)) {
     if (++attempts > kFusionAlignAttemptsMax) break;
     auto pair = AlignDrafts(context, a, *lead.a, b, *lead.b);
-    if (!pair) continue;
+    if (!pair || !KeepsGemm(context, pair->first, pair->second)) continue;
     std::vector<DraftAccess> first = Accesses(pair->first);
     std::vector<DraftAccess> second = Accesses(pair->second);
     if (!Legal(context, first, second)) continue;
@@ -147,7 +181,8 @@ std::optional<FusedDraft> TryFuse(LoopContext& context, const Draft& a, const Dr
     }
     if (counted.empty()) continue;
     fused.draft = Append(std::move(*pair));
-    if (!LayoutsAgree(context, fused.draft, first, second)) continue;
+    // What follows a gemm reads its points in any order, and never its loop.
+    if (!fused.draft.gemm && !LayoutsAgree(context, fused.draft, first, second)) continue;
     std::vector<DraftAccess> all = Accesses(fused.draft);
     if (!WithinLimits(fused.draft, all, limits, fused.vertical)) continue;
     if (!KeepsParallelism(context, a, b, fused.draft)) continue;

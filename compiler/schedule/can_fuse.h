@@ -3,8 +3,9 @@
 //
 // Two drafts fuse when their loops align (align.h) and every memory location that one of them writes
 // and the other touches is touched at the same outer point, at the same position of a common inner
-// domain. Outer points stay independent, so the merged draft may run them in any order. Cycles through
-// other nodes are the caller's to exclude.
+// domain. Outer points stay independent, so the merged draft may run them in any order. A gemm fuses with
+// what runs once at each of its points, and with no other loop. Cycles through other nodes are the caller's
+// to exclude.
 //
 // Threads: one. Errors: none.
 #pragma once

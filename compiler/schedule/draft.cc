@@ -38,6 +38,7 @@ Draft MakeDraft(LoopContext& context, uint32_t node_position) {
   ExprPool& pool = context.pool();
   Draft draft;
   draft.nodes = {node_position};
+  draft.gemm = node.gemm;
   LeafMap replacement;
   auto keep = [&](const std::vector<LoopVar>& vars, std::vector<LoopVar>* out) {
     for (const LoopVar& var : vars) {

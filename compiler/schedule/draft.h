@@ -36,6 +36,7 @@ struct Draft {
   std::vector<DraftClass> classes;
   std::vector<DraftOp> ops;
   std::vector<uint32_t> nodes;  // positions in LoopGraph::nodes, ascending
+  bool gemm = false;            // one of the nodes is one (LoopNode::gemm)
 };
 
 // One load or store of a draft.

@@ -11,6 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "compiler/schedule/gemm_threads.h"
 #include "compiler/support/compiler_limits.h"
 #include "compiler/support/member_table.h"
 #include "compiler/support/proto_util.h"
@@ -184,6 +185,7 @@ class Grouper {
     std::map<std::pair<uint32_t, std::string>, std::vector<size_t>> alike;
     for (size_t s = first_; s < end; ++s) {
       const v1::Kernel& kernel = steps_[s].kernel.kernel;
+      if (IsGemmOfGpu(steps_[s].kernel)) continue;
       alike[{At(s).depth, SkeletonOf(kernel, GeneralConstants(kernel))}].push_back(s);
     }
     groups_.clear();
@@ -195,6 +197,14 @@ class Grouper {
       for (size_t s : group.members) At(s).group = groups_.size();
       groups_.push_back(std::move(group));
     }
+  }
+
+  // Of blocks enough, by a schedule that has its sizes.
+  bool IsGemmOfGpu(const ScheduledKernel& kernel) const {
+    const std::vector<BufferId>& buffers = kernel.operands.buffers;
+    if (buffers.empty() || !context_.HasThreads(buffers[0])) return false;
+    const KernelFacts facts(kernel.kernel);
+    return facts.ExpressionsFit() && ChooseGemmThreads(facts, context_.machine()).has_value();
   }
 
   std::vector<int> DifferingConstants(const std::vector<size_t>& members) const {

@@ -14,7 +14,6 @@ namespace {
 // Additions in a row into one accumulator before a sum is kept in F64. On the CPU eager has a cascade of 16
 // each: 64 in a row err more than twice as much.
 constexpr int64_t kVectorAdditionsMax = 32;
-constexpr int64_t kThreadAdditionsMax = 512;
 // Runs of an inner loop of unknown length before it is added to a total: each leaves up to as many iterations
 // behind.
 constexpr int64_t kRunsToTotal = 4;

@@ -2,7 +2,8 @@
 // kernel and from how its schedule walks it, and is nobody's to choose. Rules ask it and emitters do.
 //
 // A CPU adds F32 numbers in F32 and moves what it has to an F64 total now and then; a sum of F64 is kept with
-// what its additions lose. A GPU's thread adds in F64 right away, and F64 as it is.
+// what its additions lose. A GPU's thread adds in F64 right away, and F64 as it is. A gemm's sums are F32's
+// pieces, each short enough (gemm_threads.h).
 //
 // Threads: pure functions. Errors: none; a schedule is taken to have passed the checks of the rules that it
 // is asked about. Limits: as KernelFacts.
@@ -20,6 +21,9 @@ namespace kiln {
 // numbers, whose errors all point one way. Blocks of a pipeline's groups end where an iteration does that is
 // due.
 inline constexpr int64_t kIterationsToTotal = 16;
+
+// Additions in a row into one number of a GPU's thread before a sum is kept in F64.
+inline constexpr int64_t kThreadAdditionsMax = 512;
 
 // Is the op one, by the schedule that its kernel has? `unroll`: a CPU's vectors side by side.
 bool IsLongSum(const KernelFacts& facts, uint32_t op, uint32_t unroll);

@@ -1,5 +1,5 @@
-// A gemm of few rows on a GPU (compiler/codegen/skinny_gemm.h) and its schedule: which gemms the kernel does,
-// which schedules are worth measuring, and the numbers that the code is made of.
+// The schedule of a gemm of few rows on a GPU (compiler/codegen/skinny_sums.h): which ones are worth
+// measuring, and the numbers that the code is made of. Which gemms there are, target/few_rows.h says.
 //
 // Threads: values and pure functions. Errors: UNIMPLEMENTED for a gemm that the kernel does not do,
 // INVALID_ARGUMENT for a schedule that does not fit the gemm.
@@ -11,39 +11,12 @@
 
 #include "absl/status/statusor.h"
 #include "compiler/schedule/thread_walk.h"
+#include "compiler/target/few_rows.h"
 #include "compiler/target/machine.h"
 #include "kiln/v1/kernel.pb.h"
 #include "kiln/v1/tuning.pb.h"
 
 namespace kiln {
-
-// The gemm: d = activation(a * b + c + bias). Strides are in elements.
-struct SkinnyGemm {
-  static constexpr int64_t kRowsMax = 64;
-  static constexpr int64_t kRowsByFmaMax = 24;  // sums in registers: two a row and tile
-
-  static absl::StatusOr<SkinnyGemm> Of(const v1::Gemm& gemm);
-
-  struct Strides {
-    int64_t row = 0, column = 0;
-  };
-
-  v1::DType dtype = v1::F32;
-  int64_t rows = 0, columns = 0, depth = 0;
-  int64_t a_stride = 0;
-  int64_t b_stride = 0;  // between columns, or between terms where the weights lie along N
-  Strides c, d;
-  bool along_n = false;
-  bool has_c = false, has_bias = false;
-  bool tensor_cores = false;
-  v1::Activation activation = v1::ACTIVATION_NONE;
-
-  int64_t element_bytes() const { return dtype == v1::F32 ? 4 : 2; }
-  int64_t terms() const { return 16 / element_bytes(); }  // of K in 16 bytes
-  int64_t step_terms() const { return 4 * terms(); }
-  int64_t steps() const { return (depth + step_terms() - 1) / step_terms(); }
-  uint32_t row_groups() const { return static_cast<uint32_t>((rows + 7) / 8); }
-};
 
 // How the schedule deals it to blocks, warps and lanes.
 struct SkinnyShape {
@@ -75,9 +48,8 @@ struct SkinnyShape {
   }
 };
 
-// Those worth measuring on a machine of `architecture` (90: sm_90), the most promising first, at most
-// `wanted`.
+// Those worth measuring, the most promising first, at most `wanted`.
 absl::StatusOr<std::vector<v1::SkinnySchedule>> SkinnySchedules(const v1::Gemm& gemm, const Machine& machine,
-                                                                uint32_t architecture, size_t wanted);
+                                                                size_t wanted);
 
 }  // namespace kiln

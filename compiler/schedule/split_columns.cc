@@ -77,7 +77,7 @@ class Splitter {
  private:
   // The one reduction of a node that sums contiguous columns of enough data.
   std::optional<LoopOpId> FindSum(const LoopNode& node) {
-    if (node.ordered || node.outer.empty() || node.inner.empty()) return std::nullopt;
+    if (node.ordered || node.gemm || node.outer.empty() || node.inner.empty()) return std::nullopt;
     std::optional<LoopOpId> sum;
     int stores = 0;
     bool enough = false;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/column_threads.h"
+#include "compiler/schedule/gemm_threads.h"
 #include "compiler/schedule/point_threads.h"
 #include "compiler/schedule/row_threads.h"
 #include "compiler/schedule/softmax_sum.h"
@@ -95,16 +97,22 @@ v1::ThreadSchedule Choose(const KernelFacts& facts, const Machine& machine, bool
   return schedule;
 }
 
-}  // namespace
-
-v1::ThreadSchedule ChooseThreadSchedule(const KernelFacts& facts, const Machine& machine) {
+v1::ThreadSchedule ChooseByRules(const KernelFacts& facts, const Machine& machine) {
   v1::ThreadSchedule schedule = Choose(facts, machine, true);
   if (CheckThreadSchedule(facts, machine, schedule).ok()) return schedule;
   return Choose(facts, machine, false);
 }
 
+}  // namespace
+
+v1::ThreadSchedule ChooseThreadSchedule(const KernelFacts& facts, const Machine& machine) {
+  if (std::optional<v1::ThreadSchedule> gemm = ChooseGemmThreads(facts, machine)) return *std::move(gemm);
+  return ChooseByRules(facts, machine);
+}
+
 absl::Status CheckThreadSchedule(const KernelFacts& facts, const Machine& machine,
                                  const v1::ThreadSchedule& schedule) {
+  if (schedule.has_gemm()) return CheckGemmThreads(facts, machine, schedule);
   for (const ThreadRule& rule : kRules) KILN_RETURN_IF_ERROR(rule.check(facts, machine, schedule));
   return absl::OkStatus();
 }
@@ -121,6 +129,10 @@ absl::Status ScheduleThreads(const Machine& machine, v1::Kernel* kernel) {
 }
 
 std::vector<v1::ThreadSchedule> ThreadSchedules(const KernelFacts& facts, const Machine& machine) {
+  if (std::vector<v1::ThreadSchedule> gemms = GemmThreadSchedules(facts, machine); !gemms.empty()) {
+    gemms.push_back(ChooseByRules(facts, machine));
+    return gemms;
+  }
   const v1::ThreadSchedule own = ChooseThreadSchedule(facts, machine);
   std::vector<v1::ThreadSchedule> schedules = {own};
   const auto add = [&](v1::ThreadSchedule other) {

@@ -8,6 +8,9 @@
 //   points    a thread takes points and runs all inner loops itself
 //   columns   where points are few and reductions long, threads of a block share the longest loop of a point
 //   tile      where loads run along another outer loop than the last, a block takes tiles of points
+//   gemm      where the one loop sums products of two matrices, one of few rows (gemm_threads.h); no other
+//   rule
+//             has a say then
 //
 // Threads: pure functions. Errors: INVALID_ARGUMENT for a schedule that the kernel does not allow. Limits: a
 // kernel whose expressions do not fit (KernelFacts::ExpressionsFit) gets no schedule; no back-end emits it

@@ -46,7 +46,7 @@ int64_t MostIterations(const KernelFacts& facts, const v1::ThreadSchedule& sched
 bool IsStripSum(const v1::ThreadSchedule& schedule, uint32_t op);
 
 uint32_t ThreadsOfBlock(const v1::ThreadSchedule& schedule);
-uint32_t PointsOfBlock(const v1::ThreadSchedule& schedule);  // strips, where a block takes those
+uint32_t PointsOfBlock(const v1::ThreadSchedule& schedule);  // strips, where a block takes those; no gemm's
 
 absl::Status RefuseThreads(absl::string_view what);
 

@@ -58,6 +58,9 @@ bool FitsUnrolled(int64_t points_max, int64_t rows, int64_t columns) {
   return rows > 0 && columns > 0 && rows <= points_max && columns <= points_max / rows;
 }
 
+// Without them a block for each tile of columns leaves most of the GPU idle.
+bool HasClusters(const Machine& machine) { return machine.gpu.cluster_blocks_max > 1; }
+
 }  // namespace
 
 bool PaysOnednn(const Machine& machine) {
@@ -87,6 +90,14 @@ bool PaysPaddedGemm(const Machine& machine, int64_t rows, int64_t columns, int64
   if (std::min({rows, columns, summed}) < prices.padded_gemm_size_min) return false;
   return static_cast<double>(rows) * static_cast<double>(summed) * static_cast<double>(columns) >=
          prices.padded_gemm_multiplications_min;
+}
+
+bool PaysGemmKernel(const Machine& machine, int64_t rows, int64_t weight_bytes, bool f32) {
+  // TF32 is for the tensor cores, which a kernel of F32 leaves idle.
+  if (!HasClusters(machine) || (f32 && machine.gpu_libraries.tf32)) return false;
+  const bool cached = weight_bytes <= machine.gpu.second_level_bytes;
+  return rows <= (cached ? machine.gpu_libraries.cached_gemm_rows_of_kernel_max
+                         : machine.gpu_libraries.gemm_rows_of_kernel_max);
 }
 
 bool PaysUnrolledWindow(const Machine& machine, int64_t rows, int64_t columns) {
@@ -141,6 +152,10 @@ bool PaysStoring(const BodyCost& body, uint32_t uses, bool from_memory) {
 }
 
 bool PaysStoringBeforeLoop(const BodyCost& body) { return body.heavy || body.loads >= 3 || body.ops > 12; }
+
+bool PaysMakingFactor(const BodyCost& body, bool once) {
+  return once ? !body.heavy && body.ops <= 16 : !PaysStoringBeforeLoop(body);
+}
 
 bool PaysChoosingPieces(size_t pieces, const BodyCost& longest, uint32_t uses) {
   return pieces <= 4 && !longest.heavy && longest.ops <= 20 && uses <= 2;
@@ -337,6 +352,10 @@ int64_t LargeTileBytesMax(const Machine& machine) { return machine.gpu.shared_by
 
 int64_t MeasuredBytesMin(const Machine& machine) {
   return PowerOf2Floor(static_cast<int64_t>(machine.gpu.memory_bytes_per_ns * machine.gpu.launch_ns));
+}
+
+bool PaysGemmTiles(const Machine& machine, int64_t products) {
+  return HasClusters(machine) && products >= 64;
 }
 
 double Nanoseconds(const Machine& machine, const SkinnyGemm& gemm) {

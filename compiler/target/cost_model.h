@@ -39,6 +39,10 @@ bool PaysChannelsLast(const Machine& machine, std::optional<int64_t> weights, st
 // A gemm of 16-bit numbers on a GPU that is padded to 16 bytes.
 bool PaysPaddedGemm(const Machine& machine, int64_t rows, int64_t columns, int64_t summed);
 
+// A gemm of so many rows, and so many bytes of the other factor, on a GPU as a kernel of our own, which fuses
+// with what follows. `f32`: its factors are.
+bool PaysGemmKernel(const Machine& machine, int64_t rows, int64_t weight_bytes, bool f32);
+
 // A depthwise convolution on a GPU as a kernel, its window unrolled, by the window's sizes.
 bool PaysUnrolledWindow(const Machine& machine, int64_t rows, int64_t columns);
 
@@ -71,6 +75,10 @@ struct BodyCost {
 bool PaysStoring(const BodyCost& body, uint32_t uses, bool from_memory);
 // Storing a value that one loop reads many times a point.
 bool PaysStoringBeforeLoop(const BodyCost& body);
+
+// Making a factor of a gemm's kernel where it is read, instead of storing it. `once`: each value is read
+// once.
+bool PaysMakingFactor(const BodyCost& body, bool once);
 
 // A cat of so many pieces, none of more work than `longest`, that each of so many readers chooses from,
 // instead of loops that store them.
@@ -184,6 +192,8 @@ bool PaysSharedLoop(int64_t iterations, int64_t rows);
 // launch.
 int64_t MeasuredBytesMin(const Machine& machine);
 
+// Sums of so many products each, whose blocks take tiles of them, and share them in clusters.
+bool PaysGemmTiles(const Machine& machine, int64_t products);
 // A gemm of few rows by one schedule. It only chooses what is worth measuring: fitted to 280 measurements on
 // an H200, of whose 21 gemms the best of the first four is within 0.5 % of the best of all in the mean.
 struct SkinnyGemm {

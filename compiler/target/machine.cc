@@ -110,6 +110,14 @@ bool HasAvx512(const v1::Target& target) {
   });
 }
 
+// From sm_90 on: any architecture of three digits, or of 9x.
+bool HasClusters(const v1::Target& target) {
+  return absl::c_any_of(target.features(), [](absl::string_view feature) {
+    return absl::ConsumePrefix(&feature, "sm_") &&
+           (absl::StartsWith(feature, "9") || absl::StartsWith(feature, "1"));
+  });
+}
+
 }  // namespace
 
 Machine MachineOf(const v1::Target& target) {
@@ -117,9 +125,11 @@ Machine MachineOf(const v1::Target& target) {
   if (IsGpu(target)) {
     const auto row =
         absl::c_find_if(kGpus, [&](const GpuRow& each) { return each.name == target.machine(); });
-    if (row == std::end(kGpus)) return machine;
-    machine.name = row->name;
-    machine.gpu = Gpu(row->multiprocessors, row->second_level_bytes, row->memory_bytes_per_ns);
+    if (row != std::end(kGpus)) {
+      machine.name = row->name;
+      machine.gpu = Gpu(row->multiprocessors, row->second_level_bytes, row->memory_bytes_per_ns);
+    }
+    if (!HasClusters(target)) machine.gpu.cluster_blocks_max = 1;
     return machine;
   }
   const auto row = absl::c_find_if(kCpus, [&](const CpuRow& each) {

@@ -291,7 +291,8 @@ v1::Kernel ForMembers(const v1::Kernel& kernel, bool members) {
   v1::Kernel result = kernel;
   const uint32_t fit =
       MemberTable::MembersThatFit(static_cast<uint32_t>(kernel.buffers_size()) + kernel.symbol_count());
-  if (members && fit >= kMembersOfTests) result.mutable_schedule()->set_members(fit);
+  if (members && fit >= kMembersOfTests && !kernel.schedule().threads().has_gemm())
+    result.mutable_schedule()->set_members(fit);
   return result;
 }
 

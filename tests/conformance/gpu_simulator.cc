@@ -391,9 +391,16 @@ size_t MoveSharedVariables(llvm::Module& module) {
     llvm::convertUsersOfConstantsToInstructions({&shared});
     llvm::FunctionCallee memory =
         module.getOrInsertFunction("kiln_sim_shared", llvm::FunctionType::get(shared.getType(), {}, false));
-    llvm::IRBuilder<> b(&module.getFunction(kGpuEntryName)->getEntryBlock().front());
-    llvm::Value* address = b.CreateConstGEP1_64(b.getInt8Ty(), b.CreateCall(memory, {}), bytes);
-    shared.replaceAllUsesWith(address);
+    llvm::DenseMap<llvm::Function*, llvm::Value*> addresses;  // in each that knows the variable
+    for (llvm::Use& use : llvm::make_early_inc_range(shared.uses())) {
+      llvm::Function* function = llvm::cast<llvm::Instruction>(use.getUser())->getFunction();
+      llvm::Value*& address = addresses[function];
+      if (address == nullptr) {
+        llvm::IRBuilder<> b(&function->getEntryBlock().front());
+        address = b.CreateConstGEP1_64(b.getInt8Ty(), b.CreateCall(memory, {}), bytes);
+      }
+      use.set(address);
+    }
     bytes += module.getDataLayout().getTypeAllocSize(shared.getValueType());
     shared.eraseFromParent();
   }
@@ -487,6 +494,7 @@ struct SimulatedKernel::Code {
   GpuImage launch;
   uint32_t units = 0;
   uint32_t cluster = 1;
+  bool takes_all_blocks = false;  // a launch has as many as its units fill
   bool barriers = true;
   size_t shared_bytes = 0;
   Block::Entry entry = nullptr;
@@ -516,6 +524,9 @@ absl::StatusOr<std::unique_ptr<SimulatedKernel>> SimulatedKernel::Create(const v
     KILN_RETURN_IF_ERROR(emitter.EmitKernel());
     result->code_->launch = emitter.Launch();
   }
+  const v1::ThreadSchedule& threads = scheduled.schedule().threads();
+  result->code_->takes_all_blocks = threads.has_gemm();
+  if (threads.has_gemm()) result->code_->cluster = threads.gemm().blocks();
   KILN_RETURN_IF_ERROR(result->Translate());
   return result;
 }
@@ -585,7 +596,8 @@ absl::Status SimulatedKernel::Translate() {
 absl::Status SimulatedKernel::Run(const std::vector<void*>& buffers, const std::vector<int64_t>& symbols,
                                   int64_t units, int64_t blocks_max, std::mt19937_64& random) const {
   const int64_t per_block = code_->launch.points_per_block;
-  const auto blocks = static_cast<uint32_t>(std::min(blocks_max, (units + per_block - 1) / per_block));
+  const int64_t all = (units + per_block - 1) / per_block;
+  const auto blocks = static_cast<uint32_t>(code_->takes_all_blocks ? all : std::min(blocks_max, all));
   std::vector<void*> pointers = buffers;
   Block block(code_->entry, code_->launch.threads, code_->cluster, code_->shared_bytes);
   for (uint32_t index = 0; index < blocks; index += code_->cluster) {

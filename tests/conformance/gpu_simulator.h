@@ -40,7 +40,8 @@ class SimulatedKernel {
 
   int64_t units() const;  // of a gemm
 
-  // All points of the outer domain, of which there are `units`, on at most `blocks_max` blocks.
+  // All points of the outer domain, of which there are `units`, on at most `blocks_max` blocks; a gemm's, on
+  // all that it has.
   absl::Status Run(const std::vector<void*>& buffers, const std::vector<int64_t>& symbols, int64_t units,
                    int64_t blocks_max, std::mt19937_64& random) const;
   // The same for each member.

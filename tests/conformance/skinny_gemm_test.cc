@@ -173,7 +173,9 @@ std::vector<Case> Cases() {
 
 std::vector<v1::SkinnySchedule> Schedules(const Case& c, uint32_t architecture, std::mt19937_64& random) {
   const v1::Gemm gemm = GemmOf(c);
-  absl::StatusOr<std::vector<v1::SkinnySchedule>> all = SkinnySchedules(gemm, {}, architecture, SIZE_MAX);
+  Machine machine;
+  machine.gpu.cluster_blocks_max = architecture >= 90 ? 8 : 1;
+  absl::StatusOr<std::vector<v1::SkinnySchedule>> all = SkinnySchedules(gemm, machine, SIZE_MAX);
   EXPECT_TRUE(all.ok()) << all.status();
   if (!all.ok()) return {};
   std::shuffle(all->begin(), all->end(), random);
@@ -267,7 +269,7 @@ TEST(SkinnyGemm, RefusesWhatItDoesNotDo) {
   const auto refusal = [](const std::function<void(v1::Gemm*)>& change) {
     v1::Gemm gemm = GemmOf({v1::F32, 12, 64, 64});
     change(&gemm);
-    return std::string(SkinnySchedules(gemm, {}, 90, 1).status().ToString());
+    return std::string(SkinnySchedules(gemm, {}, 1).status().ToString());
   };
   EXPECT_EQ(refusal([](v1::Gemm*) {}), "OK");
   const std::vector<std::pair<std::string, std::function<void(v1::Gemm*)>>> changes = {
@@ -308,7 +310,7 @@ TEST(SkinnyGemm, HasAsManyInFlightAsRegistersHold) {
   };
   const auto most = [&](const Machine& machine) {
     Most found;
-    const auto all = SkinnySchedules(gemm, machine, 90, SIZE_MAX);
+    const auto all = SkinnySchedules(gemm, machine, SIZE_MAX);
     if (!all.ok()) return found;
     for (const v1::SkinnySchedule& one : *all) {
       found.tiles = std::max(found.tiles, one.tiles());

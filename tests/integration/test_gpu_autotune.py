@@ -14,11 +14,11 @@ _MEASURED = """
 import torch, kiln
 torch.manual_seed(0)
 function = lambda x, w, b: torch.{}(torch.addmm(b, x, w))
-x, w, b = (torch.randn(*sizes, device="cuda") for sizes in ((12, 768), (768, 3072), (3072,)))
+x, w, b = (torch.randn(*sizes, device="cuda") for sizes in ((48, 768), (768, 3072), (3072,)))
 explanation = kiln.explain(function, mode="max-autotune-no-cudagraphs")(x, w, b)
 tuning = explanation.programs[0]["tuning"]
 assert tuning["without"] == "" and tuning["gpu"] == torch.cuda.get_device_name(), tuning
-assert [gemm["sizes"] for gemm in tuning["gemms"]] == [(1, 12, 768, 3072)], tuning
+assert [gemm["sizes"] for gemm in tuning["gemms"]] == [(1, 48, 768, 3072)], tuning
 assert tuning["gemms"][0]["candidates"] > 0 and tuning["gemms"][0]["lost"] == 0, tuning
 got = torch.compile(function, backend="kiln", mode="max-autotune-no-cudagraphs")(x, w, b)
 torch.testing.assert_close(got, function(x, w, b), rtol=1e-3, atol=1e-3)

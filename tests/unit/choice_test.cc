@@ -74,7 +74,47 @@ TEST(Choose, TheLibrarysActivationOfAGemm) {
     if (c.activated) SetActivation(m.graph.nodes[0], kRelu);
     MoveTo(m, c.device);
     const Gemm gemm = *GemmOf(m.graph, m.graph.nodes[0]);
-    EXPECT_EQ(Activates(m.graph, gemm, c.activation, c.tf32), std::string(c.what) == "all") << c.what;
+    Machine machine;
+    machine.gpu_libraries.tf32 = c.tf32;
+    EXPECT_EQ(Activates(m.graph, gemm, c.activation, machine), std::string(c.what) == "all") << c.what;
+  }
+}
+
+TEST(Choose, AKernelForAGemmOfFewRows) {
+  struct Case {
+    const char* what;
+    int64_t rows = 16, columns = 64, summed = 256;
+    v1::DType dtype = v1::BF16;
+    bool tf32 = true;
+    int64_t clusters = 8;
+    v1::DeviceType device = v1::CUDA;
+    int64_t cache_bytes = int64_t{50} << 20;
+  };
+  for (const Case& c :
+       {Case{"all"}, Case{"all", 1}, Case{"all", 8, 64, 256, v1::BF16, true, 8, v1::CUDA, 1},
+        Case{"a cache for more than 8 rows", 9, 64, 256, v1::BF16, true, 8, v1::CUDA, 1},
+        Case{"all", 16, 64, 256, v1::F16}, Case{"all", 16, 64, 256, v1::F32, false}, Case{"few rows", 17},
+        Case{"whole tiles", 16, 72}, Case{"sums of 16 bytes", 16, 64, 252},
+        Case{"no F64", 16, 64, 256, v1::F64}, Case{"F32 that is not rounded", 16, 64, 256, v1::F32},
+        Case{"clusters", 16, 64, 256, v1::BF16, true, 1},
+        Case{"a GPU", 16, 64, 256, v1::BF16, true, 8, v1::CPU}}) {
+    Maker m;
+    const ValueId a = m.Input({c.rows, c.summed}, c.dtype), b = m.Input({c.summed, c.columns}, c.dtype);
+    m.graph.values[b].strides = {m.graph.exprs.Const(1), m.graph.exprs.Const(c.summed)};
+    m.Node("kiln.gemm.default", GemmArguments({.a = a, .b = b}), m.Type({c.rows, c.columns}, c.dtype));
+    MoveTo(m, c.device);
+    Machine machine;
+    machine.gpu.cluster_blocks_max = c.clusters;
+    machine.gpu.second_level_bytes = c.cache_bytes;
+    machine.gpu_libraries.tf32 = c.tf32;
+    const Gemm gemm = *GemmOf(m.graph, m.graph.nodes[0]);
+    const bool all = std::string(c.what) == "all";
+    EXPECT_EQ(Choose(m.graph, gemm, machine), all ? Implementation::kKernel : Implementation::kLibrary)
+        << c.what;
+    // What is a kernel does the activation itself.
+    if (all) {
+      EXPECT_FALSE(Activates(m.graph, gemm, Gemm::Activation::kRelu, machine));
+    }
   }
 }
 

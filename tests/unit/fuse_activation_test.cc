@@ -73,7 +73,7 @@ struct Layer : Maker {
   // The activated gemm in the graph that all passes leave; nullptr where it stayed apart.
   const GraphNode* Run() {
     PassOptions options;
-    options.tf32 = tf32;
+    options.machine.gpu_libraries.tf32 = tf32;
     EXPECT_TRUE(RunPasses(graph, options).ok());
     for (const GraphNode& node : graph.nodes) {
       if (node.Find("activation") != nullptr) return &node;

@@ -172,6 +172,40 @@ TEST(CostModel, ThresholdsOfTheGenericRow) {
   EXPECT_FALSE(cost::PaysUnrolledWindow(machine, 0, 5));
 }
 
+TEST(CostModel, GemmsOfFewRowsByAKernel) {
+  Machine machine;
+  const int64_t cached = machine.gpu.second_level_bytes;
+  EXPECT_TRUE(cost::PaysGemmKernel(machine, 16, cached, false));
+  EXPECT_FALSE(cost::PaysGemmKernel(machine, 17, cached, false));
+  EXPECT_TRUE(cost::PaysGemmKernel(machine, 8, cached + 1, true));
+  EXPECT_FALSE(cost::PaysGemmKernel(machine, 9, cached + 1, true));
+  EXPECT_TRUE(cost::PaysGemmTiles(machine, 64));
+  EXPECT_FALSE(cost::PaysGemmTiles(machine, 63));
+  machine.gpu_libraries.tf32 = true;
+  EXPECT_TRUE(cost::PaysGemmKernel(machine, 8, cached, false));
+  EXPECT_FALSE(cost::PaysGemmKernel(machine, 8, cached, true));
+  machine.gpu.cluster_blocks_max = 1;
+  EXPECT_FALSE(cost::PaysGemmTiles(machine, 64));
+  EXPECT_FALSE(cost::PaysGemmKernel(machine, 1, 1, false));
+  // Weights are made once, what is of the rows for all columns.
+  EXPECT_TRUE(cost::PaysMakingFactor({.ops = 16, .loads = 4}, /*once=*/true));
+  EXPECT_FALSE(cost::PaysMakingFactor({.ops = 17, .loads = 1}, /*once=*/true));
+  EXPECT_FALSE(cost::PaysMakingFactor({.ops = 2, .loads = 1, .heavy = true}, /*once=*/true));
+  EXPECT_TRUE(cost::PaysMakingFactor({.ops = 12, .loads = 2}, /*once=*/false));
+  EXPECT_FALSE(cost::PaysMakingFactor({.ops = 12, .loads = 3}, /*once=*/false));
+}
+
+TEST(Machine, HasClustersByItsArchitecture) {
+  for (const auto& [architecture, blocks] : std::vector<std::pair<const char*, int64_t>>{
+           {"sm_80", 1}, {"sm_89", 1}, {"sm_90", 8}, {"sm_90a", 8}, {"sm_100", 8}}) {
+    for (const char* name : {"", "h100"}) {
+      v1::Target target = GpuTarget(architecture);
+      target.set_machine(name);
+      EXPECT_EQ(MachineOf(target).gpu.cluster_blocks_max, blocks) << architecture << name;
+    }
+  }
+}
+
 TEST(CostModel, LaunchesAndForksCostWhatTheRowSays) {
   Machine machine;
   EXPECT_EQ(cost::UnitIterations(machine), 16 << 10);
