@@ -46,7 +46,7 @@ struct SkinnyFactors {
   SkinnyWords make_a = {}, make_b = {};
 };
 
-// `before` is emitted for every element before the sums are made, so that what it loads is under way
+// `before` is emitted for every element before the sums are made, so that what it loads is in flight
 // meanwhile: an element of d, where there is none for the thread any other. `finish`, with an element's sum,
 // a float, only where it is the thread's.
 void EmitSkinnySums(const SkinnyShape& shape, const SkinnyFactors& factors, llvm::Module* module,

@@ -1,6 +1,6 @@
 // A gemm of few rows with what its factors are made of and what follows it: blocks make the sums
 // (skinny_sums.h), of elements that they read or make, and whoever completes an element runs the other stages
-// there. What these read of memory that the kernel does not write is under way while sums are made.
+// there. What these read of memory that the kernel does not write is in flight while sums are made.
 //
 // Ownership: borrows all that it is made with. Threads: one. Errors: as the stages' ops.
 #pragma once
