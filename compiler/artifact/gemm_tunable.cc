@@ -10,16 +10,6 @@
 namespace kiln {
 namespace {
 
-bool IsMultiplied(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16 || dtype == v1::F32; }
-
-void Write(const StridedMatrix& matrix, v1::MatrixOperand* operand) {
-  operand->set_rows(matrix.rows);
-  operand->set_columns(matrix.columns);
-  operand->set_row_stride(matrix.row_stride);
-  operand->set_column_stride(matrix.column_stride);
-  operand->set_batch_stride(matrix.batch_stride);
-}
-
 // What is added: a row for all of d's rows is a bias. False where the runtime leaves the gemm to ATen.
 bool AddSummand(const Graph& graph, const Gemm& gemm, v1::Gemm* description) {
   const std::optional<FixedTensor> c = FixedOf(graph, gemm.c);
@@ -75,9 +65,9 @@ bool DescribeConv1x1(const Graph& graph, const GraphNode& node, const v1::Numeri
     return false;
   description->set_dtype(image.dtype);
   description->set_batch(gemm->batch);
-  Write(gemm->a, description->mutable_a());
-  Write(gemm->b, description->mutable_b());
-  Write(gemm->d, description->mutable_d());
+  WriteMatrix(gemm->a, description->mutable_a());
+  WriteMatrix(gemm->b, description->mutable_b());
+  WriteMatrix(gemm->d, description->mutable_d());
   description->set_tf32(image.dtype == v1::F32 && numerics.float32_matmul_precision() != "highest");
   description->set_reduced_sums(true);
   return true;

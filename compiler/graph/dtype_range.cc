@@ -35,6 +35,10 @@ uint64_t IntegersEnd(v1::DType dtype) {
   return uint64_t{1} << (IsUnsignedInteger(dtype) ? bits : bits - 1);
 }
 
+bool HoldsIntegersOf(v1::DType floating, v1::DType integral) {
+  return (IsInteger(integral) || integral == v1::BOOL) && IntegersEnd(integral) <= IntegersEnd(floating);
+}
+
 IntegerBounds ConvertingIntegers(v1::DType dtype) {
   const auto end = static_cast<int64_t>(IntegersEnd(dtype));
   if (IsUnsignedInteger(dtype)) return {1 - end, end - 1};

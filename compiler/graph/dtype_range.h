@@ -13,6 +13,8 @@ double LargestFinite(v1::DType dtype);
 int SignificandBits(v1::DType dtype);
 // One past the largest of the integers from 0 on that the dtype holds without a gap; 2^63 for I64.
 uint64_t IntegersEnd(v1::DType dtype);
+// Of an integral dtype, or BOOL: whether the floating one holds each of its numbers.
+bool HoldsIntegersOf(v1::DType floating, v1::DType integral);
 
 // Whether torch converts the number; otherwise it raises "value cannot be converted … without overflow".
 // Fractions are cut off, everything converts to BOOL, infinities and NaN to floats, and -255 to U8: it wraps.

@@ -5,7 +5,8 @@
 // The kernel's parameters are its buffers' addresses, then its symbols as 64-bit integers; of one with
 // members one MemberTable (compiler/support/member_table.h). A launch of `blocks` × `threads` covers `units`
 // points of the outer domain when blocks * points_per_block >= units; with fewer blocks, each takes several
-// turns, but a gemm's, which have all that it needs. Errors: DATA_LOSS for bytes that are no such image.
+// iterations, but a gemm's, whose launch has all of its blocks. Errors: DATA_LOSS for bytes that are no such
+// image.
 #pragma once
 
 #include <cstddef>

@@ -4,12 +4,17 @@
 
 #include <optional>
 
+#include "compiler/library/conv1x1_gemm.h"
 #include "compiler/library/fixed_tensor.h"
 #include "compiler/library/gemm.h"
 #include "kiln/v1/tuning.pb.h"
 
 namespace kiln {
 
+// Of the dtypes that cuBLASLt, and kiln's kernel, multiply.
+bool IsMultiplied(v1::DType dtype);
+
+void WriteMatrix(const StridedMatrix& matrix, v1::MatrixOperand* operand);
 // A matrix, or a batch of them; false for anything else.
 bool DescribeMatrix(const FixedTensor& tensor, bool batched, v1::MatrixOperand* operand);
 

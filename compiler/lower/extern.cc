@@ -68,7 +68,7 @@ absl::Status LowerGemm(LoweringContext& context, const GraphNode& node) {
   const std::optional<Gemm> gemm = GemmOf(context.graph(), node);
   if (!gemm) return absl::InvalidArgumentError("kiln.gemm of operands that no gemm takes");
   const bool by_kernel = Choose(context.graph(), *gemm, context.machine()) == Implementation::kKernel;
-  if (by_kernel && FactorsLieAsTraced(context, *gemm)) return LowerGemmByLoops(context, node, *gemm);
+  if (by_kernel && PlaceFactors(context, *gemm)) return LowerGemmByLoops(context, node, *gemm);
   return CallLibrary(context, GemmCallOf(*gemm, node), kGemm, gemm->form->into_results);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "compiler/graph/dtype_range.h"
 #include "compiler/graph/expr_leaves.h"
 #include "compiler/lower/reduction_loops.h"
 #include "compiler/lower/strides.h"
@@ -21,7 +22,7 @@ bool HasDigitsOf(v1::DType dtype, const VirtualBody& body) {
   const LoopOpData& value = body.ops[body.result];
   if (value.op != LoopOpcode::kCast) return false;
   const v1::DType from = body.ops[value.args[0]].dtype;
-  return from == dtype || from == v1::I8 || from == v1::U8 || from == v1::BOOL;
+  return from == dtype || HoldsIntegersOf(dtype, from);
 }
 
 bool IsPure(const ExprPool& exprs, const VirtualBody& body) {
@@ -62,7 +63,7 @@ LoweredTensor Product(LoweringContext& context, const Gemm& gemm, const TensorTy
 
 }  // namespace
 
-bool FactorsLieAsTraced(LoweringContext& context, const Gemm& gemm) {
+bool PlaceFactors(LoweringContext& context, const Gemm& gemm) {
   for (const ValueId factor : {gemm.a, gemm.b}) {
     if (!context.IsDefined(factor)) return false;
     if (IsMadeWhereRead(context, gemm, factor)) continue;

@@ -12,10 +12,10 @@
 
 namespace kiln {
 
-// Each factor is in memory from here on, or will be made where it is read. Whether those in memory lie there
-// as they were traced, by which it was chosen.
-bool FactorsLieAsTraced(LoweringContext& context, const Gemm& gemm);
-// Where they do.
+// Puts into memory what will not be made where it is read. Whether it lies there as it was traced, by which
+// the gemm was chosen.
+bool PlaceFactors(LoweringContext& context, const Gemm& gemm);
+// Where it does.
 absl::Status LowerGemmByLoops(LoweringContext& context, const GraphNode& node, const Gemm& gemm);
 
 }  // namespace kiln

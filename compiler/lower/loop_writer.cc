@@ -177,14 +177,15 @@ void LoopWriter::SortByStride(const std::vector<ExprId>& strides, const std::vec
 }
 
 void LoopWriter::EmitLoops(LoopRecorder& ops, std::vector<LoopVar> outer, std::vector<LoopVar> inner,
-                           bool ordered) {
+                           Inner kind) {
   checks_.Fail(ops.status());
   if (!checks_.status().ok()) return;
   LoopGraphNode node;
   node.kind = LoopGraphNode::Kind::kLoops;
   node.loops.outer = std::move(outer);
   node.loops.inner = std::move(inner);
-  node.loops.ordered = ordered;
+  node.loops.ordered = kind.ordered;
+  node.loops.gemm = kind.gemm;
   for (LoopOpData& op : KeepLiveOps(out_.exprs, ops.body(), {}).ops) node.loops.body.Add(std::move(op));
   for (uint32_t origin : ops.TakeOrigins()) {
     if (origin >= graph_.nodes.size()) continue;
@@ -207,9 +208,7 @@ void LoopWriter::EmitReduced(const BufferView& target, const std::vector<ExprId>
   ops.AddOrigin(node_);
   const LoopOpId result = value(ops, outer.index, inner.index);
   ops.Store(target.buffer, target.dtype, FlatIndex(out_.exprs, target, outer.index), result);
-  const size_t before = out_.nodes.size();
-  EmitLoops(ops, std::move(outer.loops), std::move(inner.loops), false);
-  if (out_.nodes.size() > before) out_.nodes.back().loops.gemm = gemm;
+  EmitLoops(ops, std::move(outer.loops), std::move(inner.loops), {.gemm = gemm});
 }
 
 void LoopWriter::EmitOrdered(const std::vector<ExprId>& outer_sizes, const std::vector<ExprId>& inner_sizes,
@@ -220,7 +219,7 @@ void LoopWriter::EmitOrdered(const std::vector<ExprId>& outer_sizes, const std::
   ops.AddOrigin(node_);
   body(ops, outer.index, inner.index);
   const bool ordered = !inner.loops.empty();
-  EmitLoops(ops, std::move(outer.loops), std::move(inner.loops), ordered);
+  EmitLoops(ops, std::move(outer.loops), std::move(inner.loops), {.ordered = ordered});
 }
 
 std::vector<ExprId> BroadcastIndex(LoopRecorder& ops, const std::vector<ExprId>& operand_sizes, Index index,

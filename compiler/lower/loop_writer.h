@@ -67,7 +67,10 @@ class LoopWriter {
                     std::vector<LoopVar>& loops);
   LoweredTensor FinishVirtual(const TensorType& type, LoopRecorder& ops, LoopOpId result,
                               std::vector<ExprId> vars);
-  void EmitLoops(LoopRecorder& ops, std::vector<LoopVar> outer, std::vector<LoopVar> inner, bool ordered);
+  struct Inner {
+    bool ordered = false, gemm = false;  // as LoopNode's
+  };
+  void EmitLoops(LoopRecorder& ops, std::vector<LoopVar> outer, std::vector<LoopVar> inner, Inner kind);
   bool HasDivision(ExprId expr);
 
   const Graph& graph_;

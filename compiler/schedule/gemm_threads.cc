@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/dtype_range.h"
 #include "compiler/graph/dtypes.h"
 #include "compiler/schedule/long_sums.h"
 #include "compiler/schedule/thread_walk.h"
@@ -74,7 +75,7 @@ v1::DType DTypeOf(const KernelFacts& facts, const GemmFactor& factor) {
   if (facts.opcode(factor.value) != LoopOpcode::kCast) return v1::F32;
   const v1::DType from = facts.op(facts.op(factor.value).args(0)).dtype();
   if (IsHalf(from)) return from;
-  return from == v1::I8 || from == v1::U8 || from == v1::BOOL ? v1::DTYPE_UNSPECIFIED : v1::F32;
+  return HoldsIntegersOf(v1::BF16, from) ? v1::DTYPE_UNSPECIFIED : v1::F32;
 }
 
 // Of both.

@@ -1,5 +1,5 @@
 // The gemms of few rows that kiln's own kernel does on a GPU, by their sizes and strides: for who chooses it
-// (library/ choice) and who deals it to blocks (schedule/skinny_schedule.h).
+// (library/choice) and who deals it to blocks (schedule/skinny_schedule.h).
 //
 // Threads: values and pure functions. Errors: UNIMPLEMENTED for a gemm that the kernel does not do,
 // INVALID_ARGUMENT for one whose sizes do not fit together.
