@@ -5,7 +5,9 @@ A chain of layers with weights of their own, y = silu(x W + b), so that what a l
 it left in a cache. Microseconds a layer, medians of rounds in turn; the largest difference from sums in double is of
 the chain's end, as a part of the largest value.
 
-  tests/bench/few_rows.py [--rows 1,2,4,8,16,32] [--dtypes bfloat16,float32]
+With --weights int8 W is of 8 bits, and is multiplied by a number for each column before it is used.
+
+  tests/bench/few_rows.py [--rows 1,2,4,8,16,32] [--dtypes bfloat16,float32] [--weights int8]
 """
 import argparse
 import functools
@@ -26,10 +28,26 @@ ROUNDS = 7
 Chain = Callable[[torch.Tensor, list[torch.Tensor], list[torch.Tensor]], torch.Tensor]
 
 
-def chain(x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor]) -> torch.Tensor:
+def biased(x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor]) -> torch.Tensor:
     for weight, bias in zip(weights, biases):
         x = F.silu(F.linear(x, weight, bias))
     return x
+
+
+def scaled(x: torch.Tensor, weights: list[torch.Tensor], scales: list[torch.Tensor]) -> torch.Tensor:
+    for weight, scale in zip(weights, scales):
+        x = F.silu(F.linear(x, weight.to(x.dtype) * scale[:, None]))
+    return x
+
+
+def operands(dtype: torch.dtype, int8: bool, size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """A layer's weight, and its bias or its scales."""
+    columns, summed = size
+    if not int8:
+        return (torch.randn(size, device="cuda").to(dtype) / summed ** 0.5,
+                torch.randn(columns, device="cuda").to(dtype))
+    return (torch.randint(-127, 128, size, device="cuda", dtype=torch.int8),
+            (torch.rand(columns, device="cuda") / 127 / summed ** 0.5).to(dtype))
 
 
 def recorded(function: Callable[[], torch.Tensor]) -> torch.cuda.CUDAGraph:
@@ -53,17 +71,17 @@ def microseconds(graph: torch.cuda.CUDAGraph) -> float:
     return float(begin.elapsed_time(end)) * 1e3 / REPLAYS
 
 
-def line(dtype: torch.dtype, rows: int, columns: int, summed: int) -> str:
+def line(dtype: torch.dtype, int8: bool, rows: int, columns: int, summed: int) -> str:
     torch.manual_seed(0)
     torch._dynamo.reset()
     sizes = [(columns, summed) if k % 2 == 0 else (summed, columns) for k in range(LAYERS)]
-    weights = [torch.randn(*size, device="cuda").to(dtype) / size[1] ** 0.5 for size in sizes]
-    biases = [torch.randn(size[0], device="cuda").to(dtype) for size in sizes]
+    chain = scaled if int8 else biased
+    weights, others = map(list, zip(*(operands(dtype, int8, size) for size in sizes)))
     x = torch.randn(rows, summed, device="cuda").to(dtype)
-    exact = chain(x.double(), [weight.double() for weight in weights], [bias.double() for bias in biases])
+    exact = chain(x.double(), [weight.double() for weight in weights], [other.double() for other in others])
     ways: list[Chain] = [chain, torch.compile(chain, dynamic=False),
                          torch.compile(chain, backend="kiln", dynamic=False)]
-    calls = [functools.partial(way, x, weights, biases) for way in ways]
+    calls = [functools.partial(way, x, weights, others) for way in ways]
     wrong = [((call().double() - exact).abs().max() / exact.abs().max()).item() for call in calls]
     graphs = [recorded(call) for call in calls]
     rounds = [[microseconds(graph) / LAYERS for graph in graphs] for _ in range(ROUNDS)]
@@ -79,6 +97,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="1,2,4,8,16,32")
     parser.add_argument("--dtypes", default="bfloat16,float32")
+    parser.add_argument("--weights", choices=("int8",), help="of 8 bits; default: of the dtype")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("no NVIDIA GPU here")
@@ -89,7 +108,7 @@ def main() -> int:
         for name in arguments.dtypes.split(","):
             for columns, summed in SIZES:
                 for rows in map(int, arguments.rows.split(",")):
-                    print(line(getattr(torch, name), rows, columns, summed), flush=True)
+                    print(line(getattr(torch, name), arguments.weights == "int8", rows, columns, summed), flush=True)
     return 0
 
 
