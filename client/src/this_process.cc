@@ -5,13 +5,19 @@
 
 #include <atomic>
 
+#include "absl/synchronization/mutex.h"
+
 namespace kiln {
 namespace {
 
 std::atomic<uint32_t> forks{0};
 
-[[maybe_unused]] const int counted =
-    pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+[[maybe_unused]] const int counted = pthread_atfork(nullptr, nullptr, [] {
+  forks.fetch_add(1, std::memory_order_relaxed);
+  // Debian builds absl with its search for deadlocks on, which takes one lock of the process at every other:
+  // a thread of the parent may have held it, and nobody gives it back here.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+});
 
 }  // namespace
 

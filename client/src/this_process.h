@@ -1,5 +1,6 @@
 // An id that tells a process from its ancestors, also where a pid is reused: in another namespace, or after
-// its process has ended. Threads: any.
+// its process has ended. A process that is forked locks absl's mutexes without their search for deadlocks.
+// Threads: any.
 #pragma once
 
 #include <cstdint>

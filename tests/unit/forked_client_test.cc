@@ -11,9 +11,12 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/synchronization/mutex.h"
 #include "client/src/call_messages.h"
 #include "client/src/grpc_owner.h"
 #include "client/src/this_process.h"
@@ -99,6 +102,59 @@ TEST_F(ForkedClientTest, AfterACallAChildTouchesNothingOfTheClient) {
             }),
             0);
 }
+
+// Children of a process whose other threads lock absl's mutexes all the time: how many ended as `work` says,
+// until one did not.
+template <typename Work>
+int ChildrenBesideLockingThreads(int children, Work work) {
+  std::atomic<bool> end{false};
+  absl::Mutex outer, inner;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      while (!end) {
+        absl::MutexLock lock(&outer);
+        absl::MutexLock within(&inner);
+      }
+    });
+  }
+  int good = 0;
+  const auto limited = [&] {
+    alarm(10);
+    return work();
+  };
+  while (good < children && InChild(limited) == 0) ++good;
+  end = true;
+  for (std::thread& thread : threads) thread.join();
+  return good;
+}
+
+TEST_F(ForkedClientTest, AChildWaitsForNoLockThatAThreadOfItsParentHad) {
+  EXPECT_EQ(InChild([&] {
+              if (!Get().ok()) return 1;
+              const int good = ChildrenBesideLockingThreads(100, [&] {
+                absl::Mutex mutex;
+                const absl::MutexLock lock(&mutex);  // as the runtime's
+                return absl::IsFailedPrecondition(Get()) ? 0 : 1;
+              });
+              return good == 100 ? 0 : 2;
+            }),
+            0);
+}
+
+#ifndef __SANITIZE_THREAD__  // whose absl::Mutex is another (compiler/support/tsan_mutex.cc)
+// The control.
+TEST_F(ForkedClientTest, AChildThatSearchesForDeadlocksWaits) {
+  const int good = ChildrenBesideLockingThreads(2000, [] {
+    absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kReport);
+    alarm(1);
+    absl::Mutex mutex;
+    const absl::MutexLock lock(&mutex);
+    return 0;
+  });
+  EXPECT_LT(good, 2000);
+}
+#endif
 
 TEST(GrpcOwnerTest, IsOfTheFirstAndOfNoChild) {
   EXPECT_FALSE(IsGrpcOfParent());

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile.pb.h"
@@ -97,28 +97,28 @@ struct CompiledArtifact {
   double fetch_seconds = 0;
 };
 
-// Tells one Get to end, from another thread: a Ctrl-C. Thread-safe.
+// Tells one Get to end, from another thread: a Ctrl-C. Thread-safe, in a process that was forked too.
 class Cancellation {
  public:
   void Cancel() {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     cancelled_ = true;
     if (stop_) stop_();
   }
   bool cancelled() const {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     return cancelled_;
   }
   // What Cancel calls from now on, and now if it was called before; empty: nothing. Not called after another
   // is set.
   void OnCancel(std::function<void()> stop) {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     stop_ = std::move(stop);
     if (cancelled_ && stop_) stop_();
   }
 
  private:
-  mutable absl::Mutex mutex_;
+  mutable std::mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::function<void()> stop_ ABSL_GUARDED_BY(mutex_);
 };
