@@ -7,6 +7,7 @@
 
 #include <fstream>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -448,7 +449,8 @@ TEST(Connections, HealthIsToldToWhoAsks) {
 TEST(Connections, HealthIsNotServingWhileTheDaemonEndsAndServingWhileItIsDrained) {
   TestDaemon daemon;
   const auto channel = ChannelTo(daemon);
-  std::thread caller([&] { EXPECT_TRUE(daemon.Compile("sleep_ms 3000").done); });
+  const auto caller =  // until all was seen
+      std::async(std::launch::async, [&] { return daemon.Compile("sleep_ms 60000"); });
   ASSERT_TRUE(Eventually([&] {
     grpc::ClientContext context;
     v1::JobsReply reply;
@@ -464,7 +466,7 @@ TEST(Connections, HealthIsNotServingWhileTheDaemonEndsAndServingWhileItIsDrained
   ASSERT_EQ(kill(daemon.pid(), SIGTERM), 0);
   for (const char* service : {"", "kiln.v1.Compiler"})
     EXPECT_TRUE(Eventually([&] { return HealthOf(channel, service) == kNotServing; })) << service;
-  caller.join();
+  daemon.Stop(SIGKILL);
 }
 
 }  // namespace
