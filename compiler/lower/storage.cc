@@ -10,12 +10,19 @@ namespace kiln {
 namespace {
 
 // A copy of all memory that the argument views, of which the result sees as much as the argument did; what
-// the window shows is replaced.
+// the window shows is replaced. Of an expanded argument, whose elements share places, the copy is dense.
 absl::Status LowerAsStridedScatter(LoweringContext& context, const GraphNode& node) {
   const NodeArguments args(context, node);
-  const LoweredTensor self = args.Tensor("self"), source = args.Tensor("src");
+  LoweredTensor self = args.Tensor("self");
+  const LoweredTensor source = args.Tensor("src");
   const TensorType& type = context.ResultType(node);
   KILN_RETURN_IF_ERROR(context.status());
+  const bool dense = !SameLayout(context.exprs(), type.sizes, self.strides, type.strides);
+  if (dense) {
+    self.view = context.memory().CopyTo(self, type.strides);
+    self.body = nullptr;
+    context.storage().SetStart(self.view->buffer, context.Const(0));
+  }
   if (self.is_strided() && context.out().Reinterprets(*self.view)) {
     return absl::UnimplementedError("unsupported: as_strided_scatter into memory of another dtype");
   }
@@ -24,7 +31,7 @@ absl::Status LowerAsStridedScatter(LoweringContext& context, const GraphNode& no
   context.checks().CheckSizes(self.sizes, type.sizes);
   KILN_RETURN_IF_ERROR(context.status());
   BufferView result = *self.view;
-  window.buffer = result.buffer = context.storage().Copy(result.buffer).buffer;
+  if (!dense) window.buffer = result.buffer = context.storage().Copy(result.buffer).buffer;
   if (OverlapsItself(context.exprs(), window.sizes, window.strides)) {
     return absl::InvalidArgumentError("as_strided_scatter: some elements refer to one place in memory");
   }

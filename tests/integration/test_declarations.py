@@ -166,6 +166,32 @@ def test_parts_put_into_an_expanded_tensor() -> None:
 
 
 @pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_window_put_into_an_expanded_tensor(dynamic: bool) -> None:
+    """The copy that it is put into is dense: no element of it shares another's place."""
+    draw = random.Random(dynamic)
+    bases = [base for seed in range(6) for base, _ in _pairs(torch.float32, seed)]
+    for base in (base for base in bases if 0 in base.stride()):
+        total = base.numel()
+        size = draw.randint(1, total)
+        step = draw.randint(1, max(1, total // size))
+        offset = draw.randint(0, total - 1 - (size - 1) * step)
+
+        def scattered(x: torch.Tensor, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            x = x.expand(base.shape)
+            put = torch.as_strided_scatter(x, part, (size,), (step,), offset)
+            return put, put.as_strided((size,), (step,), offset) + x.sum()
+
+        few = base[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in base.stride())]
+        part = torch.randn(size)
+        torch._dynamo.reset()
+        run = torch.compile(scattered, backend="kiln", dynamic=dynamic)
+        for mine, theirs in zip(run(few, part), scattered(few, part)):
+            assert mine.stride() == theirs.stride()
+            torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.usefixtures("no_fallback")
 @pytest.mark.parametrize("seed", range(8))
 def test_results_of_a_size_that_only_the_run_knows(seed: int) -> None:
     draw = random.Random(seed)

@@ -91,6 +91,21 @@ TEST(LowerStorage, ScattersIntoACopyOfTheMemory) {
   EXPECT_EQ(m.Result(), (std::vector<float>{0, -1, -1}));
 }
 
+// The elements of an expanded argument share places; those of the copy do not.
+TEST(LowerStorage, ScattersIntoADenseCopyOfWhatIsExpanded) {
+  GraphMaker m;
+  const ValueId row = m.Input(v1::F32, {1, 3});
+  const ValueId expanded = m.NodeOf("aten.expand.default", {{"self", T(row)}, {"size", m.Ints({2, 3})}},
+                                    Strided(m, {2, 3}, {0, 1}));
+  const ValueId source =
+      m.Node("aten.full.default", {{"size", m.Ints({2})}, {"fill_value", FloatArg{-1}}}, v1::F32, {2});
+  GraphMaker::Args args = Arguments(m, expanded, {{2}, {3}, 1});
+  args.emplace_back("src", T(source));
+  m.Output(m.NodeOf("aten.as_strided_scatter.default", args, Strided(m, {2, 3}, {3, 1})));
+  EXPECT_EQ(Values<float>(Eval(Lower(m), {Bytes<float>({0, 1, 2})}).outputs[0]),
+            (std::vector<float>{0, -1, 2, 0, -1, 2}));
+}
+
 // A value that the loops would have computed where it is read gets memory as soon as two results show it.
 TEST(LowerStorage, ResultsShareMemoryAsViewsDo) {
   for (const bool view_first : {false, true}) {

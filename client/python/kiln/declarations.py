@@ -224,7 +224,7 @@ def _channel_shuffle(given: Given, source: torch.Tensor, groups: int) -> Any:
 
 
 def _scattered(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
-    """A copy of what overlaps itself, an expanded tensor, is dense; torch 2.11 declares it in that layout."""
+    """A copy of what overlaps itself, an expanded tensor, is dense; torch declares it in that layout."""
     result = given(source, *others, **options)
     expanded = any(type(stride) is int and stride == 0 and guard_or_false(size != 1)
                    for size, stride in zip(result.shape, result.stride()))
@@ -354,8 +354,8 @@ _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
                      aten._log_softmax_backward_data.default, aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar,
                      aten.nll_loss2d_forward.default, aten.pow.Scalar, aten.im2col.default, aten.col2im.default),
                     _row_major),
-    **dict.fromkeys((aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default),
-                    _scattered),
+    **dict.fromkeys((aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default,
+                     aten.as_strided_scatter.default), _scattered),
     aten.nansum.default: _nansum,
     aten.normal.Tensor_Tensor: _normal,
     aten.addr.default: _addr,
