@@ -126,7 +126,6 @@ llvm::Value* MemoryEmitter::ElementGather(const v1::LoopOp& op, llvm::Value* ind
 
 llvm::Value* MemoryEmitter::Accumulated(v1::DType dtype, llvm::Value* old_value, llvm::Value* value) {
   switch (dtype) {
-    case v1::BOOL: return b_.CreateOr(old_value, value);
     case v1::F32:
     case v1::F64: return b_.CreateFAdd(old_value, value);
     case v1::F16:

@@ -65,8 +65,7 @@ llvm::Instruction* ThreadMemory::Annotate(llvm::Instruction* access, uint32_t bu
 // nothing, or where there is none for the type, a loop that compares and swaps.
 void ThreadMemory::ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value) {
   const v1::DType dtype = k_.BufferDType(op);
-  // BOOL has no atomic here: a false could be stored over another point's true. Lowering accumulates none.
-  if (op.mode() != v1::STORE_ACCUMULATE || dtype == v1::BOOL || IsRead(k_.facts, op.buffer())) {
+  if (op.mode() != v1::STORE_ACCUMULATE || IsRead(k_.facts, op.buffer())) {
     MemoryEmitter::ScalarStore(op, index, value);
     return;
   }

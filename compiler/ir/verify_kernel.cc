@@ -292,6 +292,8 @@ class Verifier {
     if (info.op == LoopOpcode::kLoad) return Expect(reads, "reads a buffer that is only written");
     KILN_RETURN_IF_ERROR(Expect(Arg(op, 0) == op.dtype(), "stored value has another dtype"));
     KILN_RETURN_IF_ERROR(Expect(op.mode() <= v1::STORE_ACCUMULATE, "unknown store mode"));
+    KILN_RETURN_IF_ERROR(Expect(op.mode() == v1::STORE_PLAIN || op.dtype() != v1::BOOL,
+                                "accumulates bool, which no atomic adds"));
     KILN_RETURN_IF_ERROR(Expect(writes, "writes a buffer that is only read"));
     return Expect(reads || op.mode() == v1::STORE_PLAIN, "accumulates into a buffer that is only written");
   }

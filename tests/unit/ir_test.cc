@@ -354,6 +354,21 @@ TEST(VerifyKernel, RefusesWhatIsWrong) {
   }
 }
 
+TEST(VerifyKernel, NoBooleansAreAccumulated) {
+  for (const v1::DType dtype : {v1::BOOL, v1::I8}) {
+    KernelBuilder b;
+    const uint32_t n = b.Const(4);
+    const uint32_t x = b.Buffer(dtype, v1::READ, n), y = b.Buffer(dtype, v1::READ_WRITE, n);
+    b.BeginStage({n});
+    b.Store(y, b.Var(0), b.Load(x, b.Var(0)), std::nullopt, v1::STORE_ACCUMULATE);
+    if (dtype == v1::BOOL) {
+      ExpectRefused(b.Build(), "accumulates bool");
+    } else {
+      EXPECT_EQ(VerifyKernel(b.Build()), absl::OkStatus());
+    }
+  }
+}
+
 TEST(VerifyKernel, VisibilityBetweenStages) {
   KernelBuilder b;
   uint32_t n = b.Const(4);
