@@ -48,11 +48,11 @@ class DebugLog {
   void AddKernels(const Schedule& schedule, const v1::GraphNotes& caller) {
     if (!wanted_) return;
     for (const ScheduledStep& step : schedule.steps) {
-      if (step.kind != ScheduledStep::Kind::kKernel) continue;
+      const auto* kernel = std::get_if<ScheduledKernel>(&step);
+      if (kernel == nullptr) continue;
       v1::DebugFile* file = reply_.add_debug_files();
-      file->set_name(absl::StrCat("kernels/", step.kernel.notes.name(), ".loops.txt"));
-      file->set_contents(
-          PrintKernel(step.kernel.kernel, WithSources(step.kernel.notes, caller.source_lines())));
+      file->set_name(absl::StrCat("kernels/", kernel->notes.name(), ".loops.txt"));
+      file->set_contents(PrintKernel(kernel->kernel, WithSources(kernel->notes, caller.source_lines())));
     }
   }
 
@@ -72,11 +72,12 @@ absl::Status ScheduleKernel(const v1::Target& target, v1::Kernel* kernel) {
 // Verifies, and gives kernels their schedule: what their keys are made of is complete then.
 absl::Status FinishKernels(const v1::Target& target, Schedule* schedule) {
   for (ScheduledStep& step : schedule->steps) {
-    if (step.kind != ScheduledStep::Kind::kKernel) continue;
-    absl::Status status = VerifyKernel(step.kernel.kernel);
-    if (status.ok()) status = ScheduleKernel(target, &step.kernel.kernel);
+    auto* kernel = std::get_if<ScheduledKernel>(&step);
+    if (kernel == nullptr) continue;
+    absl::Status status = VerifyKernel(kernel->kernel);
+    if (status.ok()) status = ScheduleKernel(target, &kernel->kernel);
     if (!status.ok() && !absl::IsUnimplemented(status)) {
-      return absl::InternalError(absl::StrCat("kernel ", step.kernel.notes.name(), ": ", status.message()));
+      return absl::InternalError(absl::StrCat("kernel ", kernel->notes.name(), ": ", status.message()));
     }
   }
   return absl::OkStatus();
@@ -84,9 +85,9 @@ absl::Status FinishKernels(const v1::Target& target, Schedule* schedule) {
 
 void NoteOrigins(Schedule* schedule) {
   for (ScheduledStep& step : schedule->steps) {
-    if (step.kind != ScheduledStep::Kind::kKernel) continue;
-    const std::vector<uint32_t>& origins = step.kernel.origins;
-    step.kernel.notes.mutable_origins()->Assign(origins.begin(), origins.end());
+    auto* kernel = std::get_if<ScheduledKernel>(&step);
+    if (kernel == nullptr) continue;
+    kernel->notes.mutable_origins()->Assign(kernel->origins.begin(), kernel->origins.end());
   }
 }
 

@@ -89,18 +89,19 @@ class Builder {
       program_.mutable_inputs(static_cast<int>(data.input))->set_written(true);
     };
     for (const ScheduledStep& step : schedule_.steps) {
-      if (step.kind == ScheduledStep::Kind::kKernel) {
-        step.kernel.ForOperands([&](const LaunchOperands& operands) {
-          for (int i = 0; i < step.kernel.kernel.buffers_size(); ++i) {
-            if (step.kernel.kernel.buffers(i).access() != v1::READ) mark(operands.buffers[i]);
+      if (const auto* launch = std::get_if<ScheduledKernel>(&step)) {
+        launch->ForOperands([&](const LaunchOperands& operands) {
+          for (int i = 0; i < launch->kernel.buffers_size(); ++i) {
+            if (launch->kernel.buffers(i).access() != v1::READ) mark(operands.buffers[i]);
           }
         });
       }
-      if (step.kind != ScheduledStep::Kind::kCall) continue;
-      for (const BufferView& view : step.call.tensors) {
-        if (step.call.mutates_arguments) mark(view.buffer);
+      const auto* call = std::get_if<CallNode>(&step);
+      if (call == nullptr) continue;
+      for (const BufferView& view : call->tensors) {
+        if (call->mutates_arguments) mark(view.buffer);
       }
-      for (int64_t result : step.call.results) {
+      for (int64_t result : call->results) {
         if (result >= 0) mark(static_cast<BufferId>(result));
       }
     }
@@ -148,8 +149,9 @@ class Builder {
 
   void FindViews() {
     for (size_t s = 0; s < schedule_.steps.size(); ++s) {
-      if (schedule_.steps[s].kind != ScheduledStep::Kind::kCall) continue;
-      for (const BufferView& view : schedule_.steps[s].call.tensors) {
+      const auto* call = std::get_if<CallNode>(&schedule_.steps[s]);
+      if (call == nullptr) continue;
+      for (const BufferView& view : call->tensors) {
         if (!IsWhole(view)) ViewOf(view)->last = static_cast<int64_t>(s);
       }
     }
@@ -179,7 +181,6 @@ class Builder {
   void AddFree(uint32_t id) { program_.add_steps()->mutable_free()->set_buffer(id); }
 
   absl::Status WriteStep(size_t s) {
-    const ScheduledStep& step = schedule_.steps[s];
     const StepMemory& memory = memory_.steps[s];
     for (const BufferAllocation& allocation : memory.allocate) {
       int64_t reuse = allocation.reuse < 0 ? -1 : int64_t{BufferOf(static_cast<BufferId>(allocation.reuse))};
@@ -188,36 +189,36 @@ class Builder {
       alloc->set_buffer(id);
       alloc->set_reuse(reuse);
     }
-    switch (step.kind) {
-      case ScheduledStep::Kind::kKernel: WriteLaunch(step.kernel); break;
-      case ScheduledStep::Kind::kCall: KILN_RETURN_IF_ERROR(WriteCall(s, step.call)); break;
-      case ScheduledStep::Kind::kSeeds: {
-        uint32_t id = BufferOf(step.seeds.buffer);
-        program_.mutable_buffers(static_cast<int>(id))->set_kind(v1::ProgramBuffer::SEEDS);
-        v1::Step::Seeds* seeds = program_.add_steps()->mutable_seeds();
-        seeds->set_buffer(id);
-        seeds->set_count(step.seeds.count);
-        break;
-      }
-      case ScheduledStep::Kind::kLet: {
-        v1::Step::Let let;
-        let.set_symbol(step.let.symbol);
-        if (step.let.number) {
-          *let.mutable_expr() = exprs_.WriteInt(*step.let.number);
-        } else {
-          let.set_item(UseView(step.let.item));
-        }
-        *program_.add_steps()->mutable_let() = std::move(let);
-        break;
-      }
-      case ScheduledStep::Kind::kCheck: {
-        v1::Step::Assert* check = program_.add_steps()->mutable_check();
-        check->set_condition(exprs_.Write(step.check.condition));
-        check->set_message(step.check.message);
-        break;
-      }
-    }
+    KILN_RETURN_IF_ERROR(std::visit([&](const auto& step) { return Write(s, step); }, schedule_.steps[s]));
     for (BufferId b : memory.release) AddFree(BufferOf(b));
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(size_t, const SeedsNode& node) {
+    uint32_t id = BufferOf(node.buffer);
+    program_.mutable_buffers(static_cast<int>(id))->set_kind(v1::ProgramBuffer::SEEDS);
+    v1::Step::Seeds* seeds = program_.add_steps()->mutable_seeds();
+    seeds->set_buffer(id);
+    seeds->set_count(node.count);
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(size_t, const LetNode& node) {
+    v1::Step::Let let;
+    let.set_symbol(node.symbol);
+    if (node.number) {
+      *let.mutable_expr() = exprs_.WriteInt(*node.number);
+    } else {
+      let.set_item(UseView(node.item));
+    }
+    *program_.add_steps()->mutable_let() = std::move(let);
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(size_t, const ConditionNode& node) {
+    v1::Step::Assert* check = program_.add_steps()->mutable_check();
+    check->set_condition(exprs_.Write(node.condition));
+    check->set_message(node.message);
     return absl::OkStatus();
   }
 
@@ -230,7 +231,7 @@ class Builder {
     }));
   }
 
-  void WriteLaunch(const ScheduledKernel& kernel) {
+  absl::Status Write(size_t, const ScheduledKernel& kernel) {
     std::string bytes = SerializeDeterministic(kernel.kernel);
     auto [it, added] = kernels_.try_emplace(bytes, static_cast<uint32_t>(reply_.kernels_size()));
     if (added) {
@@ -246,12 +247,13 @@ class Builder {
       launch.set_kernel(it->second);
       WriteOperands(kernel.operands, &launch);
       *program_.add_steps()->mutable_launch() = std::move(launch);
-      return;
+      return absl::OkStatus();
     }
     v1::LaunchGroup group;
     group.set_kernel(it->second);
     kernel.ForOperands([&](const LaunchOperands& operands) { WriteOperands(operands, group.add_members()); });
     *program_.add_steps()->mutable_launch_group() = std::move(group);
+    return absl::OkStatus();
   }
 
   // Of a launch, or of a member of one.
@@ -262,7 +264,7 @@ class Builder {
     *out->mutable_units() = exprs_.WriteInt(operands.units);
   }
 
-  absl::Status WriteCall(size_t s, const CallNode& call) {
+  absl::Status Write(size_t s, const CallNode& call) {
     std::vector<uint32_t> tensors;
     for (const BufferView& view : call.tensors) tensors.push_back(UseView(view));
     v1::Call out;

@@ -115,7 +115,7 @@ class Grouper {
   std::vector<ScheduledStep> Run() {
     for (size_t begin = 0; begin < steps_.size();) {
       size_t end = begin;
-      while (end < steps_.size() && steps_[end].kind == ScheduledStep::Kind::kKernel) ++end;
+      while (end < steps_.size() && std::holds_alternative<ScheduledKernel>(steps_[end])) ++end;
       if (cost::PaysSharedLaunch(end - begin)) {
         GroupKernels(begin, end);
       } else {
@@ -160,7 +160,7 @@ class Grouper {
     };
     absl::flat_hash_map<uint32_t, std::vector<Access>> memory;
     for (size_t s = first_; s < end; ++s) {
-      const ScheduledKernel& kernel = steps_[s].kernel;
+      const ScheduledKernel& kernel = KernelOf(s);
       Known& known = At(s);
       for (size_t i = 0; i < kernel.operands.buffers.size(); ++i) {
         const BufferId buffer = kernel.operands.buffers[i];
@@ -184,8 +184,8 @@ class Grouper {
     // Kernels of one depth do not wait for one another, and groups of such close no cycle.
     std::map<std::pair<uint32_t, std::string>, std::vector<size_t>> alike;
     for (size_t s = first_; s < end; ++s) {
-      const v1::Kernel& kernel = steps_[s].kernel.kernel;
-      if (IsGemmOfGpu(steps_[s].kernel)) continue;
+      const v1::Kernel& kernel = KernelOf(s).kernel;
+      if (IsGemmOfGpu(KernelOf(s))) continue;
       alike[{At(s).depth, SkeletonOf(kernel, GeneralConstants(kernel))}].push_back(s);
     }
     groups_.clear();
@@ -208,11 +208,11 @@ class Grouper {
   }
 
   std::vector<int> DifferingConstants(const std::vector<size_t>& members) const {
-    const v1::Kernel& first = steps_[members.front()].kernel.kernel;
+    const v1::Kernel& first = KernelOf(members.front()).kernel;
     std::vector<int> differing;
     for (int e : GeneralConstants(first)) {
       const auto differs = [&](size_t s) {
-        return steps_[s].kernel.kernel.exprs(e).value() != first.exprs(e).value();
+        return KernelOf(s).kernel.exprs(e).value() != first.exprs(e).value();
       };
       if (std::any_of(members.begin(), members.end(), differs)) differing.push_back(e);
     }
@@ -221,7 +221,7 @@ class Grouper {
 
   // The table has an address a buffer.
   uint32_t MembersThatFit(const Group& group) const {
-    const v1::Kernel& kernel = steps_[group.members.front()].kernel.kernel;
+    const v1::Kernel& kernel = KernelOf(group.members.front()).kernel;
     return MemberTable::MembersThatFit(static_cast<uint32_t>(kernel.buffers_size() + group.symbols.size()) +
                                        kernel.symbol_count());
   }
@@ -230,7 +230,7 @@ class Grouper {
     absl::flat_hash_set<BufferId> held;
     int64_t bytes = 0;
     for (size_t s : members) {
-      for (BufferId b : steps_[s].kernel.operands.buffers) {
+      for (BufferId b : KernelOf(s).operands.buffers) {
         if (context_.graph().buffers[b].kind == LoopBuffer::Kind::kInput || outputs_[b] != 0) continue;
         if (held.insert(b).second) bytes += context_.EstimateBytes(b);
       }
@@ -258,37 +258,42 @@ class Grouper {
     while (!ready.empty()) {
       const size_t s = ready.top();
       ready.pop();
-      result_.push_back(At(s).group == kAlone ? std::move(steps_[s]) : Grouped(groups_[At(s).group]));
+      if (At(s).group == kAlone) {
+        result_.push_back(std::move(steps_[s]));
+      } else {
+        result_.push_back(Grouped(groups_[At(s).group]));
+      }
       for (size_t next : followers[s - first_]) {
         if (--waiting[next - first_] == 0) ready.push(next);
       }
     }
   }
 
+  ScheduledKernel& KernelOf(size_t s) const { return std::get<ScheduledKernel>(steps_[s]); }
+
   LaunchOperands OperandsOf(size_t s, const Group& group) {
-    ScheduledKernel& kernel = steps_[s].kernel;
+    ScheduledKernel& kernel = KernelOf(s);
     LaunchOperands operands = std::move(kernel.operands);
     for (int e : group.symbols)
       operands.symbols.push_back(context_.pool().Const(kernel.kernel.exprs(e).value()));
     return operands;
   }
 
-  ScheduledStep Grouped(const Group& group) {
-    ScheduledStep step;
-    ScheduledKernel& kernel = step.kernel;
+  ScheduledKernel Grouped(const Group& group) {
+    ScheduledKernel kernel;
     kernel.bytes_read = kernel.bytes_written = context_.pool().Const(0);
     kernel.operands = OperandsOf(group.members.front(), group);
     for (size_t i = 1; i < group.members.size(); ++i)
       kernel.others.push_back(OperandsOf(group.members[i], group));
     for (size_t s : group.members) {
-      const ScheduledKernel& member = steps_[s].kernel;
+      const ScheduledKernel& member = KernelOf(s);
       kernel.bytes_read = context_.pool().Add(kernel.bytes_read, member.bytes_read);
       kernel.bytes_written = context_.pool().Add(kernel.bytes_written, member.bytes_written);
       kernel.origins.insert(kernel.origins.end(), member.origins.begin(), member.origins.end());
     }
     std::sort(kernel.origins.begin(), kernel.origins.end());
-    kernel.kernel = std::move(steps_[group.members.front()].kernel.kernel);
-    kernel.notes = std::move(steps_[group.members.front()].kernel.notes);
+    kernel.kernel = std::move(KernelOf(group.members.front()).kernel);
+    kernel.notes = std::move(KernelOf(group.members.front()).notes);
     for (int e : group.symbols) {
       kernel.kernel.mutable_exprs(e)->set_op(v1::EXPR_SYMBOL);
       kernel.kernel.mutable_exprs(e)->set_value(kernel.kernel.symbol_count());
@@ -299,7 +304,7 @@ class Grouper {
       kernel.kernel.mutable_schedule()->set_members(MemberTable::MembersThatFit(
           static_cast<uint32_t>(kernel.kernel.buffers_size()) + kernel.kernel.symbol_count()));
     }
-    return step;
+    return kernel;
   }
 
   LoopContext& context_;

@@ -73,35 +73,37 @@ class Planner {
     return absl::OkStatus();
   }
 
+  // What a step uses.
+  absl::Status TouchAll(const ScheduledKernel& kernel, int64_t step) {
+    KILN_RETURN_IF_ERROR(TouchOperands(kernel, kernel.operands, step));
+    for (const LaunchOperands& other : kernel.others)
+      KILN_RETURN_IF_ERROR(TouchOperands(kernel, other, step));
+    return absl::OkStatus();
+  }
+  absl::Status TouchAll(const CallNode& call, int64_t step) {
+    for (const BufferView& view : call.tensors) KILN_RETURN_IF_ERROR(Touch(view.buffer, step, false));
+    for (int64_t result : call.results) {
+      if (result < 0) continue;
+      BufferId b = static_cast<BufferId>(result);
+      if (call.into_results && lives_[b].first < 0 && !IsInput(b)) lives_[b].allocated = true;
+      KILN_RETURN_IF_ERROR(Touch(b, step, true));
+      if (!call.into_results && call.own_results) lives_[b].made = true;
+    }
+    return absl::OkStatus();
+  }
+  absl::Status TouchAll(const SeedsNode& seeds, int64_t step) { return Touch(seeds.buffer, step, true); }
+  absl::Status TouchAll(const LetNode& let, int64_t step) {
+    return let.number ? absl::OkStatus() : Touch(let.item.buffer, step, false);
+  }
+  absl::Status TouchAll(const ConditionNode&, int64_t) { return absl::OkStatus(); }
+
   absl::Status FindLifetimes() {
     lives_.resize(graph_.buffers.size());
     passed_on_.assign(graph_.buffers.size(), 0);
     for (size_t s = 0; s < schedule_.steps.size(); ++s) {
-      const ScheduledStep& step = schedule_.steps[s];
-      int64_t at = static_cast<int64_t>(s);
-      switch (step.kind) {
-        case ScheduledStep::Kind::kKernel:
-          KILN_RETURN_IF_ERROR(TouchOperands(step.kernel, step.kernel.operands, at));
-          for (const LaunchOperands& other : step.kernel.others)
-            KILN_RETURN_IF_ERROR(TouchOperands(step.kernel, other, at));
-          break;
-        case ScheduledStep::Kind::kCall:
-          for (const BufferView& view : step.call.tensors)
-            KILN_RETURN_IF_ERROR(Touch(view.buffer, at, false));
-          for (int64_t result : step.call.results) {
-            if (result < 0) continue;
-            BufferId b = static_cast<BufferId>(result);
-            if (step.call.into_results && lives_[b].first < 0 && !IsInput(b)) lives_[b].allocated = true;
-            KILN_RETURN_IF_ERROR(Touch(b, at, true));
-            if (!step.call.into_results && step.call.own_results) lives_[b].made = true;
-          }
-          break;
-        case ScheduledStep::Kind::kSeeds: KILN_RETURN_IF_ERROR(Touch(step.seeds.buffer, at, true)); break;
-        case ScheduledStep::Kind::kLet:
-          if (!step.let.number) KILN_RETURN_IF_ERROR(Touch(step.let.item.buffer, at, false));
-          break;
-        case ScheduledStep::Kind::kCheck: break;
-      }
+      const int64_t at = static_cast<int64_t>(s);
+      KILN_RETURN_IF_ERROR(
+          std::visit([&](const auto& step) { return TouchAll(step, at); }, schedule_.steps[s]));
     }
     for (const LoopGraphOutput& output : graph_.outputs) {
       if (output.kind != LoopGraphOutput::Kind::kView) continue;
@@ -199,13 +201,13 @@ class Planner {
   }
 
   int64_t FindInPlace(int64_t s, BufferId buffer) {
-    const ScheduledStep& step = schedule_.steps[s];
+    const auto* kernel = std::get_if<ScheduledKernel>(&schedule_.steps[s]);
     // Of several members the one that writes need not be the one that reads.
-    if (step.kind != ScheduledStep::Kind::kKernel || !step.kernel.others.empty()) return -1;
+    if (kernel == nullptr || !kernel->others.empty()) return -1;
     for (BufferId from : deaths_[s]) {
       if (from == buffer || !CanGive(from) || !SameStorageSize(from, buffer)) continue;
       if (lives_[from].first == s && !IsInput(from)) continue;  // made here, too
-      if (SameElements(step.kernel, from, buffer)) return from;
+      if (SameElements(*kernel, from, buffer)) return from;
     }
     return -1;
   }

@@ -72,6 +72,40 @@ std::string PlaceOf(const LoopGraph& graph, const std::vector<uint32_t>& nodes) 
   return place;
 }
 
+// A step's line, and a kernel's buffers and operators below it.
+struct StepText {
+  const ExprPool& exprs;
+
+  std::string operator()(const ScheduledKernel& step) const {
+    const v1::Kernel& kernel = step.kernel;
+    std::string text = absl::StrCat(
+        "kernel ", step.notes.name(), " outer=", kernel.outer_size(), " stages=", kernel.stages_size(),
+        " units=", exprs.ToString(step.operands.units), " parallel_dims=", kernel.schedule().parallel_dims(),
+        " chunk=", kernel.schedule().chunk(), " ", v1::VectorDim_Name(kernel.schedule().vector_dim()));
+    step.ForOperands([&](const LaunchOperands& operands) {
+      absl::StrAppend(&text, "\n   buffers");
+      for (size_t b = 0; b < operands.buffers.size(); ++b) {
+        absl::StrAppend(&text, " b", operands.buffers[b], ":",
+                        v1::BufferAccess_Name(kernel.buffers(static_cast<int>(b)).access()));
+      }
+    });
+    return absl::StrCat(text, "\n   operators ", absl::StrJoin(step.notes.operators(), " "));
+  }
+  std::string operator()(const CallNode& call) const {
+    return absl::StrCat("call ", call.target, " -> ", absl::StrJoin(call.results, ","), "  # ", call.reason);
+  }
+  std::string operator()(const SeedsNode& seeds) const {
+    return absl::StrCat("seeds b", seeds.buffer, " count ", seeds.count);
+  }
+  std::string operator()(const LetNode& let) const {
+    return absl::StrCat("let s", let.symbol, " = ",
+                        let.number ? exprs.ToString(*let.number) : absl::StrCat("item b", let.item.buffer));
+  }
+  std::string operator()(const ConditionNode& check) const {
+    return absl::StrCat("check ", exprs.ToString(check.condition));
+  }
+};
+
 }  // namespace
 
 absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph, const ScheduleOptions& options) {
@@ -83,7 +117,6 @@ absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph, const ScheduleOptions& 
   Visibility visibility(graph, groups);
   Schedule schedule;
   for (FusedGroup& group : groups) {
-    ScheduledStep step;
     const LoopGraphNode& node = graph.nodes[group.node];
     if (group.loops) {
       std::vector<uint32_t> nodes = group.draft.nodes;
@@ -92,23 +125,17 @@ absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph, const ScheduleOptions& 
                                 [&](BufferId b) { return visibility.Escapes(b); });
       if (!kernel.ok()) return StatusWrap(kernel.status(), absl::StrCat("kernel of ", PlaceOf(graph, nodes)));
       if (kernel->kernel.stages().empty()) continue;  // nobody reads what it would compute
-      step.kind = ScheduledStep::Kind::kKernel;
-      step.kernel = *std::move(kernel);
-      step.kernel.origins = OriginsOf(graph, nodes);
+      kernel->origins = OriginsOf(graph, nodes);
+      schedule.steps.push_back(*std::move(kernel));
     } else if (node.kind == LoopGraphNode::Kind::kCall) {
-      step.kind = ScheduledStep::Kind::kCall;
-      step.call = node.call;
+      schedule.steps.push_back(node.call);
     } else if (node.kind == LoopGraphNode::Kind::kSeeds) {
-      step.kind = ScheduledStep::Kind::kSeeds;
-      step.seeds = node.seeds;
+      schedule.steps.push_back(node.seeds);
     } else if (node.kind == LoopGraphNode::Kind::kLet) {
-      step.kind = ScheduledStep::Kind::kLet;
-      step.let = node.let;
+      schedule.steps.push_back(node.let);
     } else {
-      step.kind = ScheduledStep::Kind::kCheck;
-      step.check = node.check;
+      schedule.steps.push_back(node.check);
     }
-    schedule.steps.push_back(std::move(step));
   }
   if (options.group) GroupLaunches(context, &schedule.steps);
   KILN_RETURN_IF_ERROR(graph.exprs.status());
@@ -117,45 +144,8 @@ absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph, const ScheduleOptions& 
 
 std::string Schedule::ToString(const LoopGraph& graph) const {
   std::string text;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const ScheduledStep& step = steps[i];
-    absl::StrAppend(&text, i, ": ");
-    switch (step.kind) {
-      case ScheduledStep::Kind::kKernel: {
-        const v1::Kernel& kernel = step.kernel.kernel;
-        absl::StrAppend(
-            &text, "kernel ", step.kernel.notes.name(), " outer=", kernel.outer_size(),
-            " stages=", kernel.stages_size(), " units=", graph.exprs.ToString(step.kernel.operands.units),
-            " parallel_dims=", kernel.schedule().parallel_dims(), " chunk=", kernel.schedule().chunk(), " ",
-            v1::VectorDim_Name(kernel.schedule().vector_dim()));
-        step.kernel.ForOperands([&](const LaunchOperands& operands) {
-          absl::StrAppend(&text, "\n   buffers");
-          for (size_t b = 0; b < operands.buffers.size(); ++b) {
-            absl::StrAppend(&text, " b", operands.buffers[b], ":",
-                            v1::BufferAccess_Name(kernel.buffers(static_cast<int>(b)).access()));
-          }
-        });
-        absl::StrAppend(&text, "\n   operators ", absl::StrJoin(step.kernel.notes.operators(), " "), "\n");
-        break;
-      }
-      case ScheduledStep::Kind::kCall:
-        absl::StrAppend(&text, "call ", step.call.target, " -> ", absl::StrJoin(step.call.results, ","),
-                        "  # ", step.call.reason, "\n");
-        break;
-      case ScheduledStep::Kind::kSeeds:
-        absl::StrAppend(&text, "seeds b", step.seeds.buffer, " count ", step.seeds.count, "\n");
-        break;
-      case ScheduledStep::Kind::kLet:
-        absl::StrAppend(&text, "let s", step.let.symbol, " = ",
-                        step.let.number ? graph.exprs.ToString(*step.let.number)
-                                        : absl::StrCat("item b", step.let.item.buffer),
-                        "\n");
-        break;
-      case ScheduledStep::Kind::kCheck:
-        absl::StrAppend(&text, "check ", graph.exprs.ToString(step.check.condition), "\n");
-        break;
-    }
-  }
+  for (size_t i = 0; i < steps.size(); ++i)
+    absl::StrAppend(&text, i, ": ", std::visit(StepText{graph.exprs}, steps[i]), "\n");
   return text;
 }
 

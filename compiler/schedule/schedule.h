@@ -7,6 +7,7 @@
 #pragma once
 
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -40,15 +41,7 @@ struct ScheduledKernel {
   }
 };
 
-struct ScheduledStep {
-  enum class Kind { kKernel, kCall, kSeeds, kLet, kCheck };
-  Kind kind = Kind::kKernel;
-  ScheduledKernel kernel;
-  CallNode call;
-  SeedsNode seeds;
-  LetNode let;
-  ConditionNode check;
-};
+using ScheduledStep = std::variant<ScheduledKernel, CallNode, SeedsNode, LetNode, ConditionNode>;
 
 struct Schedule {
   std::vector<ScheduledStep> steps;  // buffers that vanished into kernels appear nowhere

@@ -12,6 +12,7 @@
 namespace kiln {
 namespace {
 
+using testing::KernelAt;
 using testing::Maker;
 
 // A kernel for each: none reads what another writes, so that fusion leaves them apart.
@@ -35,7 +36,7 @@ TEST(GroupLaunches, KernelsOfManySizesAreOneLaunch) {
   const std::vector<BufferId> results = Squares(m, {64, 128, 64, 1000, 5});
   const Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u);
-  const ScheduledKernel& kernel = schedule.steps[0].kernel;
+  const ScheduledKernel& kernel = KernelAt(schedule, 0);
   EXPECT_EQ(kernel.kernel.symbol_count(), 1u);
   EXPECT_EQ(kernel.kernel.schedule().members(), 0u);  // that is a GPU's
   std::vector<int64_t> sizes;
@@ -57,7 +58,7 @@ TEST(GroupLaunches, OfAGpuALaunchHasATable) {
   MoveToGpu(m);
   const Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u);
-  const uint32_t members = schedule.steps[0].kernel.kernel.schedule().members();
+  const uint32_t members = KernelAt(schedule, 0).kernel.schedule().members();
   EXPECT_EQ(members, MemberTable::MembersThatFit(3));  // two addresses and the size
   EXPECT_LE((MemberTable{members, 3}.Bytes()), MemberTable::kBytesMax);
   EXPECT_GT((MemberTable{members + 1, 3}.Bytes()), MemberTable::kBytesMax);
@@ -68,7 +69,7 @@ TEST(GroupLaunches, WhatAllHaveInCommonStaysConstant) {
   Squares(m, {64, 64, 64, 64});
   const Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u);
-  EXPECT_EQ(schedule.steps[0].kernel.kernel.symbol_count(), 0u);
+  EXPECT_EQ(KernelAt(schedule, 0).kernel.symbol_count(), 0u);
 }
 
 TEST(GroupLaunches, ReductionsOfManyLengthsAreOneLaunch) {
@@ -81,7 +82,7 @@ TEST(GroupLaunches, ReductionsOfManyLengthsAreOneLaunch) {
   MoveToGpu(m);  // on the CPU the length decides how many rows a unit has
   const Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u);
-  EXPECT_EQ(schedule.steps[0].kernel.kernel.symbol_count(), 2u);  // the columns, and all elements
+  EXPECT_EQ(KernelAt(schedule, 0).kernel.symbol_count(), 2u);  // the columns, and all elements
 }
 
 // Sums of rows of many tensors, each stored to a place of its own in one buffer, or to places that overlap.
@@ -173,13 +174,12 @@ TEST(GroupLaunches, KeepsTheOrderOfWhatDepends) {
     const Schedule schedule = m.Run(/*fuse=*/false);
     // Steps are told by what they read and write; of equal ones any may be meant, but in their order.
     std::map<std::pair<BufferId, BufferId>, std::vector<size_t>> steps_of;
-    size_t step = 0;
-    for (const ScheduledStep& scheduled : schedule.steps) {
-      grouped += scheduled.kernel.others.empty() ? 0 : 1;
-      scheduled.kernel.ForOperands([&](const LaunchOperands& operands) {
+    for (size_t step = 0; step < schedule.steps.size(); ++step) {
+      const ScheduledKernel& kernel = KernelAt(schedule, step);
+      grouped += kernel.others.empty() ? 0 : 1;
+      kernel.ForOperands([&](const LaunchOperands& operands) {
         steps_of[{operands.buffers[0], operands.buffers[1]}].push_back(step);
       });
-      ++step;
     }
     std::vector<size_t> at;
     std::map<std::pair<BufferId, BufferId>, size_t> met;

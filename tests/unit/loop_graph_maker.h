@@ -129,9 +129,10 @@ class Maker {
     EXPECT_TRUE(schedule.ok()) << schedule.status();
     if (!schedule.ok()) return {};
     for (const ScheduledStep& step : schedule->steps) {
-      if (step.kind != ScheduledStep::Kind::kKernel) continue;
-      absl::Status status = VerifyKernel(step.kernel.kernel);
-      EXPECT_TRUE(status.ok()) << status << "\n" << step.kernel.kernel.DebugString();
+      const auto* kernel = std::get_if<ScheduledKernel>(&step);
+      if (kernel == nullptr) continue;
+      absl::Status status = VerifyKernel(kernel->kernel);
+      EXPECT_TRUE(status.ok()) << status << "\n" << kernel->kernel.DebugString();
     }
     return *std::move(schedule);
   }
@@ -139,5 +140,10 @@ class Maker {
  private:
   uint32_t next_var_ = 0;
 };
+
+// A step that is a kernel; another throws.
+inline const ScheduledKernel& KernelAt(const Schedule& schedule, size_t step) {
+  return std::get<ScheduledKernel>(schedule.steps.at(step));
+}
 
 }  // namespace kiln::testing

@@ -60,9 +60,10 @@ Kernels KernelsOf(LoopGraph& graph) {
   EXPECT_TRUE(schedule.ok()) << schedule.status();
   if (!schedule.ok()) return kernels;
   for (const ScheduledStep& step : schedule->steps) {
-    if (step.kind == ScheduledStep::Kind::kCall) ++kernels.calls;
-    if (step.kind != ScheduledStep::Kind::kKernel) continue;
-    const bool gemm = ChooseGemmThreads(KernelFacts(step.kernel.kernel), {}).has_value();
+    kernels.calls += std::holds_alternative<CallNode>(step);
+    const auto* kernel = std::get_if<ScheduledKernel>(&step);
+    if (kernel == nullptr) continue;
+    const bool gemm = ChooseGemmThreads(KernelFacts(kernel->kernel), {}).has_value();
     ++(gemm ? kernels.gemms : kernels.others);
   }
   return kernels;

@@ -326,8 +326,8 @@ uint32_t RowsOfStrip(const Machine& machine) {
   for (LoopBuffer& buffer : m.graph.buffers) buffer.device = v1::CUDA;
   uint32_t longest = 0;
   for (const ScheduledStep& step : m.Run(true, machine).steps) {
-    if (step.kind == ScheduledStep::Kind::kKernel)
-      longest = std::max(longest, step.kernel.kernel.schedule().chunk());
+    if (const auto* kernel = std::get_if<ScheduledKernel>(&step))
+      longest = std::max(longest, kernel->kernel.schedule().chunk());
   }
   return longest;
 }

@@ -13,19 +13,20 @@
 namespace kiln {
 namespace {
 
+using testing::KernelAt;
 using testing::kUnknown;
 using testing::Maker;
 
-int StoresOf(const ScheduledStep& step) {
+int StoresOf(const ScheduledKernel& kernel) {
   int stores = 0;
-  for (const v1::Stage& stage : step.kernel.kernel.stages()) {
+  for (const v1::Stage& stage : kernel.kernel.stages()) {
     for (const v1::LoopOp& op : stage.ops()) stores += op.op() == static_cast<uint32_t>(LoopOpcode::kStore);
   }
   return stores;
 }
 
-bool Uses(const ScheduledStep& step, BufferId buffer) {
-  const std::vector<BufferId>& buffers = step.kernel.operands.buffers;
+bool Uses(const ScheduledKernel& kernel, BufferId buffer) {
+  const std::vector<BufferId>& buffers = kernel.operands.buffers;
   return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
 }
 
@@ -37,7 +38,7 @@ TEST(Schedule, PointwiseLoopsMergeToOne) {
   m.Output(y);
   Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u);
-  const v1::Kernel& kernel = schedule.steps[0].kernel.kernel;
+  const v1::Kernel& kernel = KernelAt(schedule, 0).kernel;
   EXPECT_EQ(kernel.outer_size(), 1);
   EXPECT_EQ(kernel.exprs(static_cast<int>(kernel.outer(0))).value(), 512);
   EXPECT_EQ(kernel.schedule().vector_dim(), v1::VECTOR_OUTER_LAST);
@@ -58,7 +59,7 @@ TEST(Schedule, AKernelHasAsManyLoopsAsItMay) {
     const absl::StatusOr<Schedule> schedule = ScheduleLoops(m.graph);
     if (rank == kKernelLoopsMax) {
       ASSERT_TRUE(schedule.ok()) << schedule.status();
-      EXPECT_EQ(VerifyKernel(schedule->steps[0].kernel.kernel), absl::OkStatus());
+      EXPECT_EQ(VerifyKernel(KernelAt(*schedule, 0).kernel), absl::OkStatus());
       continue;
     }
     EXPECT_EQ(schedule.status(),
@@ -78,8 +79,8 @@ TEST(Schedule, EqualComputationsAreEqualBytes) {
   }
   Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 2u);
-  EXPECT_EQ(schedule.steps[0].kernel.kernel.SerializeAsString(),
-            schedule.steps[1].kernel.kernel.SerializeAsString());
+  EXPECT_EQ(KernelAt(schedule, 0).kernel.SerializeAsString(),
+            KernelAt(schedule, 1).kernel.SerializeAsString());
 }
 
 TEST(Schedule, ChainOfPointwiseIsOneKernelAndBuffersVanish) {
@@ -92,7 +93,7 @@ TEST(Schedule, ChainOfPointwiseIsOneKernelAndBuffersVanish) {
   m.Output(b);
   Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u);
-  EXPECT_EQ(schedule.steps[0].kernel.operands.buffers, (std::vector<BufferId>{x, b}));
+  EXPECT_EQ(KernelAt(schedule, 0).operands.buffers, (std::vector<BufferId>{x, b}));
   EXPECT_EQ(m.Run(false).steps.size(), 2u);
 }
 
@@ -112,17 +113,17 @@ TEST(Schedule, SoftmaxIsOneKernel) {
   m.Output(y);
   Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u) << schedule.ToString(m.graph);
-  const v1::Kernel& kernel = schedule.steps[0].kernel.kernel;
+  const v1::Kernel& kernel = KernelAt(schedule, 0).kernel;
   EXPECT_EQ(kernel.outer_size(), 1);
   int inner_stages = 0;
   for (const v1::Stage& stage : kernel.stages()) inner_stages += stage.inner_size() > 0;
   EXPECT_EQ(inner_stages, 3);
   EXPECT_EQ(kernel.schedule().vector_dim(), v1::VECTOR_INNER_LAST);
-  EXPECT_LE(StoresOf(schedule.steps[0]), 2);  // the result, and exp kept for reading back
+  EXPECT_LE(StoresOf(KernelAt(schedule, 0)), 2);  // the result, and exp kept for reading back
   // That lies in the result's memory until the result is known: no bytes of its own.
-  EXPECT_EQ(schedule.steps[0].kernel.operands.buffers, (std::vector<BufferId>{x, y}));
-  EXPECT_EQ(m.graph.exprs.AsConst(schedule.steps[0].kernel.bytes_read), 4 * 64 * 512);
-  EXPECT_EQ(m.graph.exprs.AsConst(schedule.steps[0].kernel.bytes_written), 4 * 64 * 512);
+  EXPECT_EQ(KernelAt(schedule, 0).operands.buffers, (std::vector<BufferId>{x, y}));
+  EXPECT_EQ(m.graph.exprs.AsConst(KernelAt(schedule, 0).bytes_read), 4 * 64 * 512);
+  EXPECT_EQ(m.graph.exprs.AsConst(KernelAt(schedule, 0).bytes_written), 4 * 64 * 512);
 }
 
 // Values that are read again after a result was written can't lie in its memory, but in a later one's.
@@ -146,8 +147,8 @@ TEST(Schedule, ScratchThatOutlivesAResultLiesElsewhere) {
     m.Output(later ? z : last);
     Schedule schedule = m.Run();
     ASSERT_EQ(schedule.steps.size(), 1u) << schedule.ToString(m.graph);
-    EXPECT_EQ(Uses(schedule.steps[0], e), !later) << schedule.ToString(m.graph);
-    EXPECT_EQ(Uses(schedule.steps[0], z), later) << schedule.ToString(m.graph);
+    EXPECT_EQ(Uses(KernelAt(schedule, 0), e), !later) << schedule.ToString(m.graph);
+    EXPECT_EQ(Uses(KernelAt(schedule, 0), z), later) << schedule.ToString(m.graph);
   }
 }
 
@@ -169,7 +170,7 @@ TEST(Schedule, ScratchAtOtherPlacesThanTheResultLiesElsewhere) {
   m.Output(y);
   Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u) << schedule.ToString(m.graph);
-  EXPECT_TRUE(Uses(schedule.steps[0], e)) << schedule.ToString(m.graph);
+  EXPECT_TRUE(Uses(KernelAt(schedule, 0), e)) << schedule.ToString(m.graph);
 }
 
 TEST(Schedule, NormalisationOfAFlattenedViewIsOneKernel) {
@@ -206,7 +207,7 @@ TEST(Schedule, TransposedReaderIsReordered) {
   m.Output(b);
   Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u);
-  EXPECT_EQ(schedule.steps[0].kernel.kernel.outer_size(), 1);
+  EXPECT_EQ(KernelAt(schedule, 0).kernel.outer_size(), 1);
 }
 
 TEST(Schedule, ShiftedReadIsNotFused) {
@@ -239,7 +240,7 @@ TEST(Schedule, BytesOfAPartAndOfRowsReadAgain) {
   m.Output(y);
   Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u);
-  const ScheduledKernel& kernel = schedule.steps[0].kernel;
+  const ScheduledKernel& kernel = KernelAt(schedule, 0);
   EXPECT_EQ(m.graph.exprs.AsConst(kernel.bytes_read), 4 * (8 * 512 + 8));
   EXPECT_EQ(m.graph.exprs.AsConst(kernel.bytes_written), 4 * 8 * 512);
 }
@@ -255,7 +256,7 @@ TEST(Schedule, TwoReadersOfOneBufferShareAKernel) {
   m.Output(b);
   Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u);
-  EXPECT_EQ(schedule.steps[0].kernel.operands.buffers.size(), 3u);
+  EXPECT_EQ(KernelAt(schedule, 0).operands.buffers.size(), 3u);
 }
 
 TEST(Schedule, ColumnSumsShareAKernelWithTheirPrologue) {
@@ -276,7 +277,7 @@ TEST(Schedule, ColumnSumsShareAKernelWithTheirPrologue) {
   m.Output(s2);
   Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u) << schedule.ToString(m.graph);
-  const v1::Kernel& kernel = schedule.steps[0].kernel.kernel;
+  const v1::Kernel& kernel = KernelAt(schedule, 0).kernel;
   EXPECT_EQ(kernel.schedule().vector_dim(), v1::VECTOR_OUTER_LAST);
   EXPECT_EQ(kernel.buffers_size(), 4);
 }
@@ -296,11 +297,11 @@ TEST(Schedule, LargeColumnSumsRunInBlocksOfRowsWithTheirPrologue) {
   m.Output(s);
   Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 2u) << schedule.ToString(m.graph);
-  const v1::Kernel& first = schedule.steps[0].kernel.kernel;
+  const v1::Kernel& first = KernelAt(schedule, 0).kernel;
   EXPECT_EQ(first.outer_size(), 2);
   EXPECT_EQ(first.buffers_size(), 4);  // x, y, p and the partial sums
   EXPECT_EQ(first.schedule().vector_dim(), v1::VECTOR_OUTER_LAST);
-  EXPECT_EQ(schedule.steps[1].kernel.kernel.buffers_size(), 2);
+  EXPECT_EQ(KernelAt(schedule, 1).kernel.buffers_size(), 2);
 }
 
 // Whole blocks, and a pass over the rows behind the last one, which adds one more row of partial sums.
@@ -319,7 +320,7 @@ TEST(Schedule, LargeColumnSumsOfUnknownRowsRunInBlocksToo) {
   };
   const Schedule large = schedule(4096, v1::CPU);
   ASSERT_EQ(large.steps.size(), 3u);
-  const v1::Kernel &blocks = large.steps[0].kernel.kernel, &rest = large.steps[1].kernel.kernel;
+  const v1::Kernel &blocks = KernelAt(large, 0).kernel, &rest = KernelAt(large, 1).kernel;
   EXPECT_EQ(blocks.outer_size(), 2);
   EXPECT_EQ(blocks.schedule().vector_dim(), v1::VECTOR_OUTER_LAST);
   EXPECT_EQ(rest.outer_size(), 1);
@@ -384,7 +385,7 @@ TEST(Schedule, LoopsThatNothingWaitsForGoWhereTheyFreeMemory) {
     m.Output(late);
     const Schedule schedule = m.Run(false);
     ASSERT_EQ(schedule.steps.size(), 4u);
-    const std::vector<BufferId>& buffers = schedule.steps[frees ? 2 : 3].kernel.operands.buffers;
+    const std::vector<BufferId>& buffers = KernelAt(schedule, frees ? 2 : 3).operands.buffers;
     EXPECT_NE(std::find(buffers.begin(), buffers.end(), late), buffers.end()) << schedule.ToString(m.graph);
   }
 }
@@ -420,12 +421,13 @@ TEST(Schedule, UsesOfASymbolFollowItsChecks) {
   m.graph.PlaceChecks();
   EXPECT_TRUE(m.graph.checks.empty());
   const Schedule schedule = m.Run(false);
-  std::vector<ScheduledStep::Kind> kinds;
-  for (const ScheduledStep& step : schedule.steps) kinds.push_back(step.kind);
-  using Kind = ScheduledStep::Kind;
-  EXPECT_EQ(kinds, (std::vector<Kind>{Kind::kKernel, Kind::kCall, Kind::kCheck, Kind::kCheck, Kind::kKernel,
-                                      Kind::kKernel}))
-      << schedule.ToString(m.graph);
+  std::string kinds;  // kernels, library calls, checks
+  for (const ScheduledStep& step : schedule.steps) {
+    kinds += std::holds_alternative<ScheduledKernel>(step) ? 'k'
+             : std::holds_alternative<CallNode>(step)      ? 'l'
+                                                           : 'c';
+  }
+  EXPECT_EQ(kinds, "klcckk") << schedule.ToString(m.graph);
   EXPECT_TRUE(PlanMemory(m.graph, schedule).ok());
 }
 
@@ -444,7 +446,7 @@ TEST(Schedule, DrawsKeepTheirOrder) {
     for (BufferId result : {first, second, b}) m.Output(result);
     std::vector<int64_t> called;
     for (const ScheduledStep& step : m.Run().steps) {
-      if (step.kind == ScheduledStep::Kind::kCall) called.push_back(step.call.results[0]);
+      if (const auto* call = std::get_if<CallNode>(&step)) called.push_back(call->results[0]);
     }
     EXPECT_EQ(called, draws ? (std::vector<int64_t>{first, second}) : (std::vector<int64_t>{second, first}));
   }
@@ -487,10 +489,10 @@ TEST(Schedule, InPlaceUpdateOfAnInputStaysInOrder) {
   m.Output(y);
   Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u);
-  const v1::Stage& stage = schedule.steps[0].kernel.kernel.stages(0);
+  const v1::Stage& stage = KernelAt(schedule, 0).kernel.stages(0);
   bool stored = false;
   for (const v1::LoopOp& op : stage.ops()) {
-    bool on_x = schedule.steps[0].kernel.operands.buffers[op.buffer()] == x;
+    bool on_x = KernelAt(schedule, 0).operands.buffers[op.buffer()] == x;
     if (op.op() == static_cast<uint32_t>(LoopOpcode::kStore) && on_x) stored = true;
     bool load = op.op() == static_cast<uint32_t>(LoopOpcode::kLoad);
     EXPECT_FALSE(stored && load && on_x);
@@ -515,7 +517,7 @@ TEST(Schedule, ValueOfAnOverwrittenInputIsKept) {
   Schedule schedule = m.Run();
   ASSERT_FALSE(schedule.steps.empty());
   // The result, x, and the shifted values for reading back (in the result's memory).
-  EXPECT_EQ(StoresOf(schedule.steps.back()), 3) << schedule.ToString(m.graph);
+  EXPECT_EQ(StoresOf(KernelAt(schedule, schedule.steps.size() - 1)), 3) << schedule.ToString(m.graph);
 }
 
 TEST(PlanMemory, DeadBufferIsOverwrittenInPlace) {
@@ -598,7 +600,7 @@ TEST(Schedule, StoresOfAPointWaitForItsLastStageOnAGpu) {
     for (LoopBuffer& buffer : m.graph.buffers) buffer.device = device;
     const Schedule schedule = m.Run();
     ASSERT_EQ(schedule.steps.size(), 1u);
-    const v1::Kernel& kernel = schedule.steps[0].kernel.kernel;
+    const v1::Kernel& kernel = KernelAt(schedule, 0).kernel;
     int storing = 0;
     for (const v1::Stage& stage : kernel.stages()) {
       storing += std::any_of(stage.ops().begin(), stage.ops().end(), [](const v1::LoopOp& op) {
@@ -641,15 +643,14 @@ TEST(Schedule, RowsAndTheirColumnsOnAGpuShareAKernelOfStrips) {
       const Schedule schedule = m.Run();
       const bool strips = device == v1::CUDA && columns == 1024;
       EXPECT_EQ(schedule.steps.size(), 4u) << schedule.ToString(m.graph);
-      const auto reads_x = [&](const ScheduledStep& step) {
-        return std::count(step.kernel.operands.buffers.begin(), step.kernel.operands.buffers.end(), x);
-      };
       int64_t reading = 0;
-      for (const ScheduledStep& step : schedule.steps) {
-        reading += reads_x(step);
-        if (!strips || reads_x(step) == 0) continue;
-        EXPECT_EQ(step.kernel.kernel.schedule().chunk(), 16u);  // 264 strips, or fewer
-        EXPECT_EQ(m.graph.exprs.AsConst(step.kernel.operands.units), 257);
+      for (size_t step = 0; step < schedule.steps.size(); ++step) {
+        const ScheduledKernel& kernel = KernelAt(schedule, step);
+        if (!Uses(kernel, x)) continue;
+        ++reading;
+        if (!strips) continue;
+        EXPECT_EQ(kernel.kernel.schedule().chunk(), 16u);  // 264 strips, or fewer
+        EXPECT_EQ(m.graph.exprs.AsConst(kernel.operands.units), 257);
       }
       EXPECT_EQ(reading, strips ? 1 : 2);
       EXPECT_TRUE(PlanMemory(m.graph, schedule).ok());
