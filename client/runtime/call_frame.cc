@@ -17,12 +17,45 @@
 namespace kiln::runtime {
 namespace {
 
-bool Records(v1::Step::KindCase kind) {
-  return kind == v1::Step::kLaunch || kind == v1::Step::kLaunchGroup || kind == v1::Step::kCall ||
-         kind == v1::Step::kSeeds;
+template <typename... Kinds, typename Variant>
+bool IsOneOf(const Variant& variant) {
+  return (std::holds_alternative<Kinds>(variant) || ...);
 }
 
 }  // namespace
+
+// Runs step `index` of the program.
+struct CallFrame::StepRunner {
+  CallFrame& frame;
+  const size_t index;
+
+  absl::Status operator()(const Program::AllocStep& step) { return frame.Alloc(step); }
+  absl::Status operator()(const Program::FreeStep& step) {
+    frame.Drop(frame.slots_[step.buffer].tensor);
+    return absl::OkStatus();
+  }
+  absl::Status operator()(const Program::ViewStep&) { return absl::OkStatus(); }
+  absl::Status operator()(const Program::SeedsStep& step) {
+    KILN_RETURN_IF_ERROR(frame.Fence());
+    KILN_ASSIGN_OR_RETURN(const Tensor seeds, frame.host_.Seeds(step.count));
+    return frame.Fill(step.buffer, seeds);
+  }
+  absl::Status operator()(const Program::LetStep& step) {
+    KILN_ASSIGN_OR_RETURN(const int64_t value, frame.ValueOf(step));
+    KILN_RETURN_IF_ERROR(frame.sizes_.Set(step.symbol, value));
+    frame.sizes_.Evaluate(index + 1);
+    return absl::OkStatus();
+  }
+  absl::Status operator()(const Program::CheckStep& step) {
+    KILN_ASSIGN_OR_RETURN(const int64_t holds, frame.sizes_.Number(step.condition));
+    return holds != 0 ? absl::OkStatus() : absl::FailedPreconditionError(step.message);
+  }
+  absl::Status operator()(const Program::LaunchAt& step) {
+    return frame.Launch(frame.program_.steps_.launches[step.index]);
+  }
+  absl::Status operator()(const Program::GroupStep& step) { return frame.LaunchGroup(step); }
+  absl::Status operator()(const Program::CallAt& step) { return frame.Call(step.index, index); }
+};
 
 absl::Status Contradiction(absl::string_view gave, absl::string_view declared) {
   absl::Status status = absl::InternalError(absl::StrCat(gave, " where ", declared, " was declared"));
@@ -58,30 +91,11 @@ absl::Status CallFrame::Execute() {
   for (size_t i = 0; i < program_.steps_.order.size(); ++i) {
     const Program::Step& step = program_.steps_.order[i];
     const StepTimer timer(times, i);
-    const bool recorded = order_ != nullptr && Records(step.kind);
+    const bool recorded =
+        order_ != nullptr &&
+        IsOneOf<Program::LaunchAt, Program::GroupStep, Program::CallAt, Program::SeedsStep>(step);
     if (recorded) KILN_RETURN_IF_ERROR(order_->Begin(Touched(step)));
-    switch (step.kind) {
-      case v1::Step::kAlloc: KILN_RETURN_IF_ERROR(Alloc(step)); break;
-      case v1::Step::kFree: Drop(slots_[step.a].tensor); break;
-      case v1::Step::kLaunch: KILN_RETURN_IF_ERROR(Launch(program_.steps_.launches[step.index])); break;
-      case v1::Step::kLaunchGroup:
-        KILN_RETURN_IF_ERROR(LaunchGroup(program_.steps_.groups[step.index]));
-        break;
-      case v1::Step::kCall: KILN_RETURN_IF_ERROR(Call(step.index, i)); break;
-      case v1::Step::kLet:
-        KILN_RETURN_IF_ERROR(Let(step));
-        sizes_.Evaluate(i + 1);
-        break;
-      case v1::Step::kCheck: KILN_RETURN_IF_ERROR(Check(step)); break;
-      case v1::Step::kView: break;  // views are made where they are used
-      case v1::Step::kSeeds: {
-        KILN_RETURN_IF_ERROR(Fence());
-        KILN_ASSIGN_OR_RETURN(Tensor seeds, host_.Seeds(step.b));
-        KILN_RETURN_IF_ERROR(Fill(step.a, seeds));
-        break;
-      }
-      default: return absl::InternalError("unknown step");
-    }
+    KILN_RETURN_IF_ERROR(std::visit(StepRunner{*this, i}, step));
     if (recorded) KILN_RETURN_IF_ERROR(order_->End());
     // The time of a step is its work's, not that of launching it.
     if (times != nullptr && !call_.recorded) KILN_RETURN_IF_ERROR(host_.Wait(call_));
@@ -107,23 +121,23 @@ int64_t CallFrame::OffsetInArena(uint32_t buffer) const {
   return place < 0 || arena_.places == nullptr ? Arena::kApart : arena_.places->offsets[place];
 }
 
-absl::Status CallFrame::Alloc(const Program::Step& step) {
-  Slot& slot = slots_[step.a];
-  if (const int64_t offset = OffsetInArena(step.a); offset != Arena::kApart) {
-    if (step.b >= 0) Drop(slots_[step.b].tensor);  // of the same place
+absl::Status CallFrame::Alloc(const Program::AllocStep& step) {
+  Slot& slot = slots_[step.buffer];
+  if (const int64_t offset = OffsetInArena(step.buffer); offset != Arena::kApart) {
+    if (step.reuse >= 0) Drop(slots_[step.reuse].tensor);  // of the same place
     slot.data = arena_.data + offset;
     return absl::OkStatus();
   }
   if (step.moves) {
-    TakeOver(slots_[step.b], false, slot);
+    TakeOver(slots_[step.reuse], false, slot);
     return absl::OkStatus();
   }
-  const Program::Buffer& buffer = program_.buffers_[step.a];
+  const Program::Buffer& buffer = program_.buffers_[step.buffer];
   Extent extent;
   KILN_RETURN_IF_ERROR(sizes_.Measure(buffer.shape, extent));
-  if (step.b >= 0) {
-    const Program::Buffer& old = program_.buffers_[step.b];
-    Slot& taken = slots_[step.b];
+  if (step.reuse >= 0) {
+    const Program::Buffer& old = program_.buffers_[step.reuse];
+    Slot& taken = slots_[step.reuse];
     Extent before;
     KILN_RETURN_IF_ERROR(sizes_.Measure(old.shape, before));
     if (old.dtype == buffer.dtype &&
@@ -202,19 +216,19 @@ absl::StatusOr<Tensor> CallFrame::NewView(uint32_t index) const {
 // The memory of a step as far as it is known before it runs.
 std::vector<MemoryRange> CallFrame::Touched(const Program::Step& step) {
   std::vector<MemoryRange> ranges;
-  if (step.kind == v1::Step::kLaunch) {
-    AddRanges(program_.steps_.launches[step.index], ranges);
-  } else if (step.kind == v1::Step::kLaunchGroup) {
-    for (const Program::LaunchStep& member : program_.steps_.Members(program_.steps_.groups[step.index]))
-      AddRanges(member, ranges);
-  } else if (step.kind == v1::Step::kCall && program_.steps_.calls[step.index].in_memory) {
-    const Program::CallStep& call = program_.steps_.calls[step.index];
-    for (const Program::CallArgument& argument : call.arguments) {
-      for (const int64_t buffer : argument.buffers) AddRange(buffer, false, ranges);
-    }
-    if (call.into) {
-      for (const int64_t buffer : call.results) AddRange(buffer, true, ranges);
-    }
+  if (const auto* launch = std::get_if<Program::LaunchAt>(&step)) {
+    AddRanges(program_.steps_.launches[launch->index], ranges);
+  } else if (const auto* group = std::get_if<Program::GroupStep>(&step)) {
+    for (const Program::LaunchStep& member : program_.steps_.Members(*group)) AddRanges(member, ranges);
+  }
+  const auto* at = std::get_if<Program::CallAt>(&step);
+  if (at == nullptr || !program_.steps_.calls[at->index].in_memory) return ranges;
+  const Program::CallStep& call = program_.steps_.calls[at->index];
+  for (const Program::CallArgument& argument : call.arguments) {
+    for (const int64_t buffer : argument.buffers) AddRange(buffer, false, ranges);
+  }
+  if (call.into) {
+    for (const int64_t buffer : call.results) AddRange(buffer, true, ranges);
   }
   return ranges;
 }
@@ -309,29 +323,19 @@ absl::StatusOr<int64_t> CallFrame::OperandBytes(const Program::LaunchStep& launc
   return bytes;
 }
 
-absl::Status CallFrame::Let(const Program::Step& step) {
-  KILN_ASSIGN_OR_RETURN(const int64_t value, LetValue(step));
-  return sizes_.Set(step.a, value);
-}
-
-absl::StatusOr<int64_t> CallFrame::LetValue(const Program::Step& step) {
-  if (step.from_expr) return sizes_.Number(step.dim);
+absl::StatusOr<int64_t> CallFrame::ValueOf(const Program::LetStep& step) {
+  if (step.number) return sizes_.Number(*step.number);
   if (call_.on_gpu()) {
     KILN_RETURN_IF_ERROR(Fence());
-    KILN_ASSIGN_OR_RETURN(const Tensor item, Get(static_cast<uint32_t>(step.b)));
+    KILN_ASSIGN_OR_RETURN(const Tensor item, Get(step.item));
     return host_.Item(item);
   }
-  KILN_ASSIGN_OR_RETURN(void* data, DataOf(step.b));
-  const v1::DType dtype = program_.buffers_[step.b].dtype;
+  KILN_ASSIGN_OR_RETURN(void* data, DataOf(step.item));
+  const v1::DType dtype = program_.buffers_[step.item].dtype;
   if (!IsInteger(dtype) && dtype != v1::BOOL) {
     return absl::UnimplementedError("a symbol from a floating point tensor");
   }
   return LoadScalar(dtype, data, 0).i;
-}
-
-absl::Status CallFrame::Check(const Program::Step& step) const {
-  KILN_ASSIGN_OR_RETURN(int64_t holds, sizes_.Number(step.dim));
-  return holds != 0 ? absl::OkStatus() : absl::FailedPreconditionError(step.message);
 }
 
 absl::Status CallFrame::Finish(std::vector<Value>& outputs) {

@@ -134,7 +134,8 @@ class CallFrame {
   // ---- call_frame.cc
   absl::Status MakeArena();
   int64_t OffsetInArena(uint32_t buffer) const;
-  absl::Status Alloc(const Program::Step& step);
+  struct StepRunner;
+  absl::Status Alloc(const Program::AllocStep& step);
   void TakeOver(Slot& from, bool other_layout, Slot& to);
   absl::Status Fill(uint32_t index, Tensor tensor, const Program::CallStep* call = nullptr,
                     size_t result = 0);
@@ -148,9 +149,7 @@ class CallFrame {
   absl::Status SetMember(const Program::LaunchStep& launch, void** buffers, const int64_t* symbols,
                          LaunchMember& member) const;
   absl::StatusOr<int64_t> OperandBytes(const Program::LaunchStep& launch) const;
-  absl::Status Let(const Program::Step& step);
-  absl::StatusOr<int64_t> LetValue(const Program::Step& step);
-  absl::Status Check(const Program::Step& step) const;
+  absl::StatusOr<int64_t> ValueOf(const Program::LetStep& step);
 
   const Program& program_;
   Host& host_;

@@ -14,7 +14,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -151,16 +153,36 @@ class Program {
     bool into = false;
     bool in_memory = false;  // worth trying without handles
   };
-  struct Step {
-    v1::Step::KindCase kind;
-    uint32_t a = 0;  // buffer or symbol
-    int64_t b = 0;   // reuse, count, other buffer
-    Dim dim;         // let expr, assert condition
-    bool from_expr = false;
-    bool moves = false;  // alloc: takes over a buffer of the same layout, tensor and all
-    uint32_t index = 0;  // into the launches, groups or calls of Steps
+  struct AllocStep {
+    uint32_t buffer = 0;
+    int64_t reuse = -1;  // whose storage it takes over, if any's
+    bool moves = false;  // that buffer has the same layout: tensor and all
+  };
+  struct FreeStep {
+    uint32_t buffer = 0;
+  };
+  struct ViewStep {};  // views are made where they are used
+  struct SeedsStep {
+    uint32_t buffer = 0;
+    int64_t count = 0;
+  };
+  struct LetStep {
+    uint32_t symbol = 0;
+    std::optional<Dim> number;  // none: it is the element of `item`
+    uint32_t item = 0;          // buffer
+  };
+  struct CheckStep {
+    Dim condition;
     std::string message;
   };
+  struct LaunchAt {
+    uint32_t index = 0;  // in Steps::launches
+  };
+  struct CallAt {
+    uint32_t index = 0;  // in Steps::calls
+  };
+  using Step =
+      std::variant<AllocStep, FreeStep, ViewStep, SeedsStep, LetStep, CheckStep, LaunchAt, GroupStep, CallAt>;
   struct Output {
     enum Kind { kBuffer, kNumber, kNone } kind = kNone;
     uint32_t buffer = 0;
@@ -177,7 +199,6 @@ class Program {
   struct Steps {
     std::vector<Step> order;
     std::vector<LaunchStep> launches;
-    std::vector<GroupStep> groups;
     std::vector<CallStep> calls;
 
     absl::Span<const LaunchStep> Members(const GroupStep& group) const {

@@ -188,94 +188,85 @@ class ProgramLoader {
   }
 
   absl::Status Step(const v1::Step& from) {
-    Program::Step step;
-    step.kind = from.kind_case();
-    switch (from.kind_case()) {
-      case v1::Step::kLet: KILN_RETURN_IF_ERROR(Let(from.let(), step)); break;
-      case v1::Step::kCheck: {
-        KILN_ASSIGN_OR_RETURN(step.dim, to_.symbols_.exprs.ResolveExpr(from.check().condition()));
-        step.message = from.check().message();
-        break;
-      }
-      case v1::Step::kAlloc: KILN_RETURN_IF_ERROR(Alloc(from.alloc(), step)); break;
-      case v1::Step::kFree: KILN_RETURN_IF_ERROR(Free(from.free(), step)); break;
-      case v1::Step::kView:
-        step.a = from.view().buffer();
-        KILN_RETURN_IF_ERROR(Use(step.a));
-        break;
-      case v1::Step::kSeeds:
-        step.a = from.seeds().buffer();
-        step.b = from.seeds().count();
-        KILN_RETURN_IF_ERROR(Define(step.a));
-        break;
-      case v1::Step::kLaunch:
-        step.index = to_.steps_.launches.size();
-        KILN_RETURN_IF_ERROR(Launch(from.launch().kernel(), from.launch()));
-        DropTaken();
-        break;
-      case v1::Step::kLaunchGroup:
-        step.index = to_.steps_.groups.size();
-        KILN_RETURN_IF_ERROR(LaunchGroup(from.launch_group()));
-        DropTaken();
-        break;
-      case v1::Step::kCall:
-        step.index = to_.steps_.calls.size();
-        KILN_RETURN_IF_ERROR(Call(from.call()));
-        DropTaken();
-        break;
-      default:
-        return absl::UnimplementedError(absl::StrCat("unknown step ", static_cast<int>(from.kind_case())));
+    KILN_ASSIGN_OR_RETURN(Program::Step step, Read(from));
+    // What the step took over is gone.
+    if (from.has_launch() || from.has_launch_group() || from.has_call()) {
+      for (int64_t buffer : taken_) live_[buffer] = false;
+      taken_.clear();
     }
     to_.steps_.order.push_back(std::move(step));
     return absl::OkStatus();
   }
 
-  absl::Status Let(const v1::Step::Let& from, Program::Step& step) {
-    step.a = from.symbol();
-    step.from_expr = from.from_case() == v1::Step::Let::kExpr;
-    if (step.from_expr) {
-      KILN_ASSIGN_OR_RETURN(step.dim, to_.symbols_.exprs.Resolve(from.expr()));
-    } else {
-      KILN_RETURN_IF_ERROR(Use(from.item()));
-      step.b = from.item();
+  absl::StatusOr<Program::Step> Read(const v1::Step& from) {
+    switch (from.kind_case()) {
+      case v1::Step::kLet: return Let(from.let());
+      case v1::Step::kCheck: {
+        KILN_ASSIGN_OR_RETURN(const Dim holds, to_.symbols_.exprs.ResolveExpr(from.check().condition()));
+        return Program::CheckStep{holds, from.check().message()};
+      }
+      case v1::Step::kAlloc: return Alloc(from.alloc());
+      case v1::Step::kFree: return Free(from.free());
+      case v1::Step::kView: KILN_RETURN_IF_ERROR(Use(from.view().buffer())); return Program::ViewStep{};
+      case v1::Step::kSeeds:
+        KILN_RETURN_IF_ERROR(Define(from.seeds().buffer()));
+        return Program::SeedsStep{from.seeds().buffer(), from.seeds().count()};
+      case v1::Step::kLaunch: {
+        const Program::LaunchAt at = {static_cast<uint32_t>(to_.steps_.launches.size())};
+        KILN_RETURN_IF_ERROR(Launch(from.launch().kernel(), from.launch()));
+        return at;
+      }
+      case v1::Step::kLaunchGroup: return LaunchGroup(from.launch_group());
+      case v1::Step::kCall: {
+        const Program::CallAt at = {static_cast<uint32_t>(to_.steps_.calls.size())};
+        KILN_RETURN_IF_ERROR(Call(from.call()));
+        return at;
+      }
+      default:
+        return absl::UnimplementedError(absl::StrCat("unknown step ", static_cast<int>(from.kind_case())));
     }
-    if (step.a >= static_cast<uint32_t>(from_.symbols_size()))
-      return absl::InvalidArgumentError("a step sets an unknown symbol");
-    return absl::OkStatus();
   }
 
-  absl::Status Alloc(const v1::Step::Alloc& from, Program::Step& step) {
-    step.a = from.buffer();
-    step.b = from.reuse();
-    if (step.b >= 0) {
-      KILN_RETURN_IF_ERROR(Use(step.b));
-      if (to_.buffers_[step.b].kind == v1::ProgramBuffer::VIEW) {
+  absl::StatusOr<Program::Step> Let(const v1::Step::Let& from) {
+    if (from.symbol() >= static_cast<uint32_t>(from_.symbols_size()))
+      return absl::InvalidArgumentError("a step sets an unknown symbol");
+    Program::LetStep step;
+    step.symbol = from.symbol();
+    if (from.from_case() == v1::Step::Let::kExpr) {
+      KILN_ASSIGN_OR_RETURN(step.number, to_.symbols_.exprs.Resolve(from.expr()));
+    } else {
+      KILN_RETURN_IF_ERROR(Use(from.item()));
+      step.item = from.item();
+    }
+    return step;
+  }
+
+  absl::StatusOr<Program::Step> Alloc(const v1::Step::Alloc& from) {
+    Program::AllocStep step;
+    step.buffer = from.buffer();
+    if (from.reuse() >= 0) {
+      step.reuse = from.reuse();
+      KILN_RETURN_IF_ERROR(Use(step.reuse));
+      if (to_.buffers_[step.reuse].kind == v1::ProgramBuffer::VIEW) {
         return absl::InvalidArgumentError("a view's storage cannot be taken over");
       }
       // Its bytes may still be read by the next step, under the new buffer's storage.
-      taken_.push_back(step.b);
-      KILN_RETURN_IF_ERROR(Known(step.a));
-      step.moves = SameLayout(to_.buffers_[step.a], to_.buffers_[step.b]);
-    } else {
-      step.b = -1;
+      taken_.push_back(step.reuse);
+      KILN_RETURN_IF_ERROR(Known(step.buffer));
+      step.moves = SameLayout(to_.buffers_[step.buffer], to_.buffers_[step.reuse]);
     }
-    KILN_RETURN_IF_ERROR(Define(step.a));
-    PutIntoBlock(step.a, step.b);
-    return absl::OkStatus();
+    KILN_RETURN_IF_ERROR(Define(step.buffer));
+    PutIntoBlock(step.buffer, step.reuse);
+    return step;
   }
 
-  absl::Status Free(const v1::Step::Free& from, Program::Step& step) {
-    step.a = from.buffer();
-    KILN_RETURN_IF_ERROR(Use(step.a));
-    if (to_.buffers_[step.a].kind == v1::ProgramBuffer::VIEW) return absl::OkStatus();
-    live_[step.a] = false;
-    if (block_of_[step.a] >= 0) blocks_[block_of_[step.a]].storage.last = to_.steps_.order.size();
-    return absl::OkStatus();
-  }
-
-  void DropTaken() {
-    for (int64_t buffer : taken_) live_[buffer] = false;
-    taken_.clear();
+  absl::StatusOr<Program::Step> Free(const v1::Step::Free& from) {
+    const Program::FreeStep step = {from.buffer()};
+    KILN_RETURN_IF_ERROR(Use(step.buffer));
+    if (to_.buffers_[step.buffer].kind == v1::ProgramBuffer::VIEW) return step;
+    live_[step.buffer] = false;
+    if (block_of_[step.buffer] >= 0) blocks_[block_of_[step.buffer]].storage.last = to_.steps_.order.size();
+    return step;
   }
 
   // The storage of a buffer that is allocated, or that takes over that of `reuse`.
@@ -343,7 +334,7 @@ class ProgramLoader {
     }
   }
 
-  absl::Status LaunchGroup(const v1::LaunchGroup& from) {
+  absl::StatusOr<Program::Step> LaunchGroup(const v1::LaunchGroup& from) {
     Program::GroupStep group;
     group.first = static_cast<uint32_t>(to_.steps_.launches.size());
     group.count = static_cast<uint32_t>(from.members_size());
@@ -353,8 +344,7 @@ class ProgramLoader {
       const int64_t bytes = to_.steps_.launches.back().fixed_bytes;
       group.fixed_bytes = bytes < 0 || group.fixed_bytes < 0 ? -1 : group.fixed_bytes + bytes;
     }
-    to_.steps_.groups.push_back(group);
-    return absl::OkStatus();
+    return group;
   }
 
   // `from`: a launch, or a member of one.
