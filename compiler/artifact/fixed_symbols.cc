@@ -77,6 +77,7 @@ void Apply(Graph& graph, Fact fact) {
   }
   for (GraphOutput& output : graph.outputs) {
     if (output.sym_int) rewriter.Rewrite(*output.sym_int);
+    if (output.offset) rewriter.Rewrite(*output.offset);
   }
 }
 

@@ -496,6 +496,10 @@ class Importer {
       if (!undefined) {  // an undefined result is None
         KILN_ASSIGN_OR_RETURN(output.value, ReadValue(from.value()));
       }
+      if (from.has_storage_offset() && !undefined) {
+        KILN_ASSIGN_OR_RETURN(output.offset, ReadInt(from.storage_offset(), /*in_result=*/true));
+        if (graph_.exprs.Range(*output.offset).max < 0) return Invalid("negative storage offset");
+      }
     } else if (!from.has_none()) {
       return Invalid("of no kind");
     }

@@ -30,6 +30,7 @@ class Canonicalizer {
     for (v1::Node& node : *to_.mutable_nodes()) KILN_RETURN_IF_ERROR(RewriteNode(&node));
     for (v1::Output& output : *to_.mutable_outputs()) {
       if (output.has_sym_int()) KILN_RETURN_IF_ERROR(RewriteInt(output.mutable_sym_int()));
+      if (output.has_storage_offset()) KILN_RETURN_IF_ERROR(RewriteInt(output.mutable_storage_offset()));
     }
     for (uint32_t& guard : *to_.mutable_guards()) {
       KILN_ASSIGN_OR_RETURN(guard, Use(guard));

@@ -114,6 +114,7 @@ std::string Graph::ToString() const {
     absl::StrAppend(
         &text, "output ",
         output.sym_int ? absl::StrCat("int ", exprs.ToString(*output.sym_int)) : ValueName(output.value),
+        output.offset ? absl::StrCat(" offset ", exprs.ToString(*output.offset)) : "",
         output.fact.user_visible() ? " user_visible" : "", "\n");
   }
   for (ExprId guard : guards) absl::StrAppend(&text, "guard ", exprs.ToString(guard), "\n");

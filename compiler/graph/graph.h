@@ -84,6 +84,7 @@ struct GraphOutput {
   ValueId memory = kNoValue;  // of the graph as traced: outputs of one share memory, others have their own
   ValueId traced = kNoValue;  // the value as traced: outputs of one are one tensor, others each their own
   std::optional<ExprId> sym_int;  // neither: None
+  std::optional<ExprId> offset;   // of a value: where in its storage it has to begin
   v1::OutputFact fact;
 };
 

@@ -101,6 +101,7 @@ class Verifier {
 
   absl::Status CheckOutput(const GraphOutput& output) {
     if (output.sym_int) return CheckExpr(*output.sym_int);
+    if (output.offset) KILN_RETURN_IF_ERROR(CheckExpr(*output.offset));
     return output.value == kNoValue ? absl::OkStatus() : Use(output.value);
   }
 

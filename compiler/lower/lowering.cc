@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/expr_proofs.h"
 #include "compiler/lower/library_call.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/strides.h"
@@ -89,6 +90,9 @@ BufferView OutputView(LoweringContext& context, const GraphOutput& output) {
     tensor.body = nullptr;
   }
   BufferView view = *tensor.view;
+  if (output.offset && !ProvablyEqual(exprs, context.storage().OffsetOf(view), *output.offset)) {
+    view = context.memory().CopyTo(tensor, view.strides, *output.offset);
+  }
   if (as_declared) view.strides = type.strides;  // strides of size-1 dimensions are free
   return view;
 }
@@ -113,7 +117,9 @@ absl::Status BindOutputs(LoweringContext& context) {
       // Passes keep memory apart that is apart as traced; what they did not, a copy does.
       const auto [held, first] = memory.try_emplace(out.StorageOf(bound.view.buffer), output.memory);
       if (output.memory != kNoValue && held->second != output.memory) {
-        bound.view = context.memory().CopyTo(context.value(output.value), bound.view.strides);
+        const LoweredTensor& value = context.value(output.value);
+        bound.view = output.offset ? context.memory().CopyTo(value, bound.view.strides, *output.offset)
+                                   : context.memory().CopyTo(value, bound.view.strides);
         memory[bound.view.buffer] = output.memory;
       }
     }

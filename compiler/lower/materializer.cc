@@ -63,6 +63,20 @@ BufferView Materializer::CopyTo(const LoweredTensor& tensor, const std::vector<E
   return stored;
 }
 
+BufferView Materializer::CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides,
+                                ExprId offset) {
+  const ExprId one = out_.exprs.Const(1);
+  const std::vector<ExprId> all = {out_.exprs.Add(offset, SpanOfElements(out_.exprs, tensor.sizes, strides))};
+  BufferView stored{out_.AddBuffer(tensor.dtype, tensor.device, all, {one}), tensor.dtype, tensor.sizes,
+                    strides, offset};
+  for (size_t dim = 0; dim < strides.size(); ++dim) {
+    if (strides[dim] == out_.exprs.Const(0)) stored.sizes[dim] = one;
+  }
+  Fill(stored, tensor);
+  stored.sizes = tensor.sizes;
+  return stored;
+}
+
 BufferView Materializer::InLayout(LoweredTensor& tensor, const std::vector<ExprId>& strides) {
   if (!tensor.is_strided() && SameLayout(out_.exprs, tensor.sizes, tensor.strides, strides))
     Materialize(tensor);

@@ -40,6 +40,8 @@ class Materializer {
   // A copy in a buffer of its own with exactly these strides (zero strides allowed). Fails where others
   // are known to put two elements in one place.
   BufferView CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides);
+  // The same, `offset` elements behind the beginning of a buffer that holds nothing else.
+  BufferView CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides, ExprId offset);
   // The tensor in memory with exactly these dense strides: its own buffer where it has them, else a copy.
   BufferView InLayout(LoweredTensor& tensor, const std::vector<ExprId>& strides);
 

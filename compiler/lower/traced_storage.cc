@@ -17,6 +17,11 @@ void TracedStorage::Pin(LoweredTensor& tensor, const TensorType& type) {
   starts_.try_emplace(tensor.view->buffer, exprs.Const(0));
 }
 
+ExprId TracedStorage::OffsetOf(const BufferView& view) const {
+  const auto start = starts_.find(view.buffer);
+  return start == starts_.end() ? view.offset : out_.exprs.Add(start->second, view.offset);
+}
+
 absl::StatusOr<BufferView> TracedStorage::Window(const NodeArguments& args, const LoweredTensor& self) {
   ExprPool& exprs = out_.exprs;
   const ExprId one = exprs.Const(1);

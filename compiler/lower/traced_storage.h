@@ -24,6 +24,8 @@ class TracedStorage {
 
   // The buffer's first element is at offset `start` of the traced storage.
   void SetStart(BufferId buffer, ExprId start) { starts_[buffer] = start; }
+  // The view's offset in the traced storage, and in a buffer of the program's own, which begins one.
+  ExprId OffsetOf(const BufferView& view) const;
   // Materialises the whole tensor in its declared layout.
   void Pin(LoweredTensor& tensor, const TensorType& type);
   // A library call's result aliases its argument, at the same offset if it is the only result.

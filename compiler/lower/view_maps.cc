@@ -1,8 +1,12 @@
 #include "compiler/lower/view_maps.h"
 
+#include <optional>
 #include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/expr_leaves.h"
 #include "compiler/lower/reshape.h"
 #include "compiler/lower/strides.h"
 
@@ -68,6 +72,55 @@ LoweredTensor Affine(LoweringContext& context, const LoweredTensor& base, const 
   });
 }
 
+namespace {
+
+// Of symbols that numbers divide, as a guard says (s % 2 == 0): the number times another symbol, which stands
+// in expressions that are compared and in no others.
+absl::flat_hash_map<ExprId, ExprId> Multiples(LoopGraph& out) {
+  absl::flat_hash_map<ExprId, ExprId> multiples;
+  for (const ExprId guard : out.given) {
+    const ExprNode equal = out.exprs.node(guard);
+    if (equal.op != v1::EXPR_EQ) continue;
+    for (const size_t side : {0, 1}) {
+      const ExprNode rest = out.exprs.node(equal.args[side]);
+      if (rest.op != v1::EXPR_MOD || out.exprs.AsConst(equal.args[1 - side]) != 0) continue;
+      const ExprId symbol = rest.args[0];
+      const auto divisor = out.exprs.AsConst(rest.args[1]);
+      if (out.exprs.node(symbol).op != v1::EXPR_SYMBOL || !divisor || *divisor <= 0) continue;
+      const ExprRange range = out.exprs.Range(symbol);
+      const uint32_t number = UINT32_MAX - static_cast<uint32_t>(multiples.size());
+      const ExprId times = out.exprs.Symbol(number, {range.min / *divisor, range.max / *divisor});
+      multiples.try_emplace(symbol, out.exprs.Mul(rest.args[1], times));
+    }
+  }
+  return multiples;
+}
+
+// The view of these sizes and strides, where it is one by what guards say of sizes: torch splits 2 * (s // 2)
+// elements off s that are even.
+std::optional<BufferView> WindowByGuards(LoopGraph& out, const BufferView& base, const TensorType& type) {
+  const absl::flat_hash_map<ExprId, ExprId> multiples = Multiples(out);
+  if (multiples.empty()) return std::nullopt;
+  const auto compared = [&](std::vector<ExprId> ids) {
+    for (ExprId& id : ids) {
+      id = Substitute(out.exprs, id, [&](ExprId leaf) {
+        const auto found = multiples.find(leaf);
+        return found == multiples.end() ? leaf : found->second;
+      });
+    }
+    return ids;
+  };
+  BufferView whole = base;
+  whole.sizes = compared(base.sizes);
+  whole.strides = compared(base.strides);
+  const std::vector<ExprId> sizes = compared(type.sizes);
+  const auto window = ReshapedWindow(out.exprs, whole, sizes);
+  if (!window || !SameLayout(out.exprs, sizes, window->strides, compared(type.strides))) return std::nullopt;
+  return BufferView{base.buffer, base.dtype, type.sizes, type.strides, base.offset};
+}
+
+}  // namespace
+
 LoweredTensor Reshape(LoweringContext& context, ValueId id, const TensorType& type) {
   if (!context.IsDefined(id)) {
     context.checks().Invalid("an undefined tensor is viewed");
@@ -88,6 +141,7 @@ LoweredTensor Reshape(LoweringContext& context, ValueId id, const TensorType& ty
   }
   if (base.is_strided()) {
     if (auto view = ReshapedWindow(exprs, *base.view, type.sizes)) return WithView(type, *std::move(view));
+    if (auto view = WindowByGuards(context.out(), *base.view, type)) return WithView(type, *std::move(view));
   }
   if (!IsEmpty(exprs, type.sizes)) {
     LoweredTensor mapped = MapIndex(context, base, type, [&](Index index) {

@@ -111,6 +111,8 @@ def add_view(program: Program, rng: random.Random, operand: int) -> int | None:
                     (f"unfold {dim}", lambda x: x.unfold(dim, min(2, size), step)),
                     (f"expand {dim}", lambda x: x.unsqueeze(dim).expand(*x.shape[:dim], 2, *x.shape[dim:])),
                     (f"unbind {dim}", lambda x: x.unbind(dim)[0])]
+        if size and size % 2 == 0 and value.dtype == torch.float32:  # of other bits torch itself fails
+            choices.append((f"halves {dim}", lambda x: x.unflatten(dim, (2, -1))))
     if rank > 1:
         choices += [("diagonal", lambda x: x.diagonal(0, 0, 1)), ("flatten", lambda x: x.flatten(0, 1)),
                     ("reshape", lambda x: x.reshape(x.shape[1], x.shape[0], *x.shape[2:])),
@@ -130,7 +132,7 @@ def add_copy(program: Program, rng: random.Random, operand: int) -> int | None:
         ("rows", lambda x: x.reshape(2, -1)), ("cat", lambda x: torch.cat([x])), ("to", lambda x: x.to(x.dtype)),
         ("copied to", lambda x: x.to(x.dtype, copy=True)), ("flip", lambda x: x.flip(0)),
         ("transposed", lambda x: x.t().contiguous()), ("zeros", torch.zeros_like), ("sum", lambda x: x.sum(0)),
-        ("repeat", lambda x: x.repeat(*[1] * x.dim())), ("relu", torch.relu), ("same", lambda x: x)]
+        ("repeat", lambda x: x.repeat([1] * x.dim())), ("relu", torch.relu), ("same", lambda x: x)]
     name, function = rng.choice(steps)
     return program.add(name, function, operand)
 

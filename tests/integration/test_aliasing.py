@@ -1,4 +1,5 @@
 """Memory that a graph shares with its caller: inputs that are written, outputs that are views, layouts."""
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -129,3 +130,69 @@ def test_views_by_a_flag_of_expanded_tensors(seed: int) -> None:
     torch.testing.assert_close(compiled(x), function(x))
     torch.testing.assert_close(compiled(x.conj()), function(x.conj()))
     torch.testing.assert_close(compiled(x.new_ones(1).expand(kept)), function(x.new_ones(1).expand(kept)))
+
+
+# Results that AOTAutograd makes anew, of an input or of another result, by the offset of what the graph gave.
+REMADE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "split dimension": lambda x: x[1].t().unflatten(0, (2, -1)),
+    "diagonal": lambda x: x.diagonal(1, 0, 1).unflatten(0, (2, -1)),
+    "beside its base": lambda x: (lambda y: (y, y[1].t().unflatten(0, (2, -1))))(x + 1),
+    "beside another": lambda x: (lambda y: (y[1].t().unflatten(0, (2, -1)), y[0]))(x + 1),
+    "written": lambda x: x.chunk(2, 0)[-1].mul_(2),
+    "written, split": lambda x: x[1].t().unflatten(0, (2, -1)).mul_(2),
+    "bits": lambda x: x[1].view(torch.int32)}
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "whole": lambda x: x.clone(), "every other": lambda x: x[..., ::2], "part": lambda x: x[:, :, 4:12],
+    "turned": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1)}
+
+
+def _wrong_remade(name: str, layout: str, gradient: bool) -> list[str]:
+    source = torch.arange(5.0 * 16 * 28).view(5, 16, 28)
+    results = []
+    for backend_name in (None, "kiln"):
+        torch._dynamo.reset()
+        x = LAYOUTS[layout](source.clone()).detach()
+        x = x.clone().requires_grad_() if gradient else x
+        run = REMADE[name] if backend_name is None else torch.compile(REMADE[name], backend=backend_name, dynamic=True)
+        given = run(x)
+        results.append([x, *(given if isinstance(given, tuple) else (given,))])
+    return [f"result {number}" for number, (mine, eager) in enumerate(zip(*reversed(results)))
+            if not torch.equal(mine, eager) or mine.storage_offset() != eager.storage_offset()]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", REMADE)
+def test_views_of_sizes_that_only_the_run_knows(name: str, layout: str) -> None:
+    assert _wrong_remade(name, layout, gradient=False) == []
+    if not name.startswith("written") and name != "bits":
+        assert _wrong_remade(name, layout, gradient=True) == []
+
+
+def test_control(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kiln.remade_views, "mark", lambda module: None)
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        assert _wrong_remade("written", "part", gradient=False) != []
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_sizes_that_divide_as_guards_say(gradient: bool) -> None:
+    """What is a view in eager is one here: both results see what is written into one."""
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x + 1
+        return y, y[1].t().unflatten(0, (2, -1)).unflatten(2, (-1, 3))
+
+    compiled = torch.compile(both, backend="kiln", dynamic=True)
+    for sizes in ((3, 6, 4), (2, 9, 10)):
+        whole, part = compiled(torch.randn(sizes, requires_grad=gradient))
+        assert whole.untyped_storage().data_ptr() == part.untyped_storage().data_ptr()
+        assert torch.equal(part, whole[1].t().unflatten(0, (2, -1)).unflatten(2, (-1, 3)))
+
+
+def test_bytes_of_a_column() -> None:
+    """A library looks at the stride of the last dimension, of size 1 too."""
+    x = torch.arange(3.0)
+    views: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda x: x.unsqueeze(1).view(torch.uint8), lambda x: (x + 1)[:, None].view(torch.int16),
+        lambda x: x.sum(0, keepdim=True).view(torch.uint8), lambda x: x.view(3, 1).expand(3, 1).view(torch.uint8)]
+    for view in views:
+        assert torch.equal(torch.compile(view, backend="kiln")(x), view(x))

@@ -91,6 +91,39 @@ TEST(LowerStorage, ScattersIntoACopyOfTheMemory) {
   EXPECT_EQ(m.Result(), (std::vector<float>{0, -1, -1}));
 }
 
+// Whoever makes a result anew, as a view of another tensor, reads its offset off it: a copy has the one of
+// the view that was traced.
+TEST(LowerStorage, AResultLiesAtTheOffsetThatItIsSaidToHave) {
+  for (const int64_t offset : {0, 5}) {
+    GraphMaker m;
+    const ValueId x = m.Input(v1::F32, {2, 3});
+    const ValueId twice = m.Node("aten.add.Tensor", {{"self", T(x)}, {"other", T(x)}}, v1::F32, {2, 3});
+    const ValueId turned = m.NodeOf("aten.permute.default", {{"self", T(twice)}, {"dims", m.Ints({1, 0})}},
+                                    Strided(m, {3, 2}, {1, 3}));
+    m.Output(turned);
+    m.graph.outputs[0].offset = m.graph.exprs.Const(offset);
+    const LoopGraph graph = Lower(m);
+    EXPECT_EQ(graph.exprs.AsConst(graph.outputs[0].view.offset), offset);
+    EXPECT_EQ(graph.exprs.AsConst(graph.buffers[graph.outputs[0].view.buffer].span), offset + 6);
+    EXPECT_EQ(Values<float>(Eval(graph, {Bytes<float>({0, 1, 2, 3, 4, 5})}).outputs[0]),
+              (std::vector<float>{0, 6, 2, 8, 4, 10}));
+  }
+}
+
+TEST(LowerStorage, AViewThatLiesThereIsNoCopy) {
+  GraphMaker m;
+  TensorType type = m.Type(v1::F32, m.Sizes({4, 3}));
+  type.offset = m.graph.exprs.Const(7);
+  const ValueId x = m.InputOf(type);
+  m.Output(m.Node("aten.slice.Tensor",
+                  {{"self", T(x)}, {"dim", m.Int(0)}, {"start", m.Int(1)}, {"end", m.Int(3)}}, v1::F32,
+                  {2, 3}));
+  m.graph.outputs[0].offset = m.graph.exprs.Const(10);
+  const LoopGraph graph = Lower(m);
+  EXPECT_EQ(graph.buffers[graph.outputs[0].view.buffer].kind, LoopBuffer::Kind::kInput);
+  EXPECT_TRUE(graph.nodes.empty());
+}
+
 // The elements of an expanded argument share places; those of the copy do not.
 TEST(LowerStorage, ScattersIntoADenseCopyOfWhatIsExpanded) {
   GraphMaker m;

@@ -31,6 +31,7 @@ from . import (
     options as options_module,
     python_calls,
     records,
+    remade_views,
     retry,
     titles,
 )
@@ -159,6 +160,8 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], kind: int, settings:
         donated = ()
     if kind == BACKWARD:
         _take_layouts(module, inputs)
+    elif not region:
+        remade_views.mark(module)
     task = _Task(kind, settings, title, gpu, _guards(inputs), symbols_by_name(inputs),
                  () if region else _static_inputs(kind), donated, _visible_outputs(module, kind), region,
                  asked)

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from . import fallback, graph_cut, python_calls, titles, wire, written_graph
+from . import fallback, graph_cut, python_calls, remade_views, titles, wire, written_graph
 from .devices import PassedInput
 from .errors import Unsupported
 from .exported_graph import ExportedGraph
@@ -337,7 +337,10 @@ class _Exporter:
                         self.other_outputs.append((position, PassedInput(self.placeholders.index(value))))
                         return wire.uint_in_oneof(3, 1)
                     self.to_cpu.append(position)
-                return wire.uint_in_oneof(1, self.tensor(value))
+                tensor = wire.uint_in_oneof(1, self.tensor(value))
+                if not remade_views.is_remade(value):
+                    return tensor
+                return tensor + wire.data(4, self.symbols.sym_int(meta.storage_offset()))
             value = meta
         if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
             return wire.data(2, self.symbols.sym_int(value))
