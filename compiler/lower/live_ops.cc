@@ -19,7 +19,8 @@ LiveOps KeepLiveOps(ExprPool& exprs, const LoopBody& body, absl::Span<const Loop
   bool indirect = false;
   for (LoopOpId id = 0; id < count; ++id) {
     indirect = indirect || body.op(id).op == LoopOpcode::kCheckIndex;
-    if (body.op(id).op == LoopOpcode::kStore) live[id] = true;
+    // An index is checked though the element that it names has no place of its own, as of what is expanded.
+    if (body.op(id).op == LoopOpcode::kStore || body.op(id).op == LoopOpcode::kCheckIndex) live[id] = true;
   }
   for (LoopOpId root : roots) live[root] = true;
   for (LoopOpId id = count; id-- > 0;) {

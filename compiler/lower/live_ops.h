@@ -13,7 +13,8 @@ struct LiveOps {
   std::vector<LoopOpId> new_ids;  // by old id; meaningless for dead ops
 };
 
-// The ops that `roots` and all stores need. `exprs` gains the renamed index expressions.
+// The ops that `roots`, all stores and all checks of indices need. `exprs` gains the renamed index
+// expressions.
 LiveOps KeepLiveOps(ExprPool& exprs, const LoopBody& body, absl::Span<const LoopOpId> roots);
 
 }  // namespace kiln

@@ -183,6 +183,26 @@ absl::Status StagePlan::Collect(absl::FunctionRef<bool(BufferId)> escapes) {
     if (ops[i].data.op == LoopOpcode::kStore && escapes(ops[i].data.buffer)) Demand(i, {});
   }
   std::map<StageKey, std::vector<uint32_t>> stages;
+  Plan(stages);
+  // An index is checked though no load takes it, as where an element of something expanded is asked for.
+  std::vector<bool> planned(ops.size(), false);
+  for (const auto& [key, list] : stages) {
+    for (uint32_t op : list) planned[op] = true;
+  }
+  for (uint32_t i = 0; i < ops.size(); ++i) {
+    if (ops[i].data.op == LoopOpcode::kCheckIndex && !planned[i]) Demand(i, HomeOf(i));
+  }
+  Plan(stages);
+  for (auto& [key, list] : stages) {
+    std::sort(list.begin(), list.end());
+    stages_.push_back({key, std::move(list)});
+  }
+  return absl::OkStatus();
+}
+
+// Puts what is demanded into its stages, and all that it needs.
+void StagePlan::Plan(std::map<StageKey, std::vector<uint32_t>>& stages) {
+  const std::vector<DraftOp>& ops = draft_->ops;
   while (!work_.empty()) {
     auto [op, key] = work_.back();
     work_.pop_back();
@@ -200,11 +220,6 @@ absl::Status StagePlan::Collect(absl::FunctionRef<bool(BufferId)> escapes) {
       if (j < op && ops[j].data.op == LoopOpcode::kStore) Demand(j, {});
     }
   }
-  for (auto& [key, list] : stages) {
-    std::sort(list.begin(), list.end());
-    stages_.push_back({key, std::move(list)});
-  }
-  return absl::OkStatus();
 }
 
 absl::Status StagePlan::CheckOverwrites() const {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -66,6 +67,7 @@ class StagePlan {
   void DelayStores();
   void Demand(uint32_t op, StageKey from);
   absl::Status Collect(absl::FunctionRef<bool(BufferId)> escapes);
+  void Plan(std::map<StageKey, std::vector<uint32_t>>& stages);
   absl::Status CheckOverwrites() const;
   struct Cost {
     int64_t ops = 0;
