@@ -24,7 +24,9 @@ BufferView TracedView(LoweringContext& context, LoweredTensor& tensor, bool into
   }
   if (tensor.is_strided() && !context.out().Reinterprets(*tensor.view) &&
       (!traced || SameLayout(exprs, tensor.sizes, tensor.view->strides, tensor.strides))) {
-    return *tensor.view;
+    BufferView view = *tensor.view;
+    if (traced) view.strides = tensor.strides;  // a library looks at those of dimensions of size 1 too
+    return view;
   }
   return context.memory().CopyTo(tensor, tensor.strides);
 }

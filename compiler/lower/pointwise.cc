@@ -6,6 +6,7 @@
 #include "compiler/lower/node_arguments.h"
 #include "compiler/lower/operands.h"
 #include "compiler/passes/core_set.h"
+#include "compiler/passes/types.h"
 #include "compiler/target/device.h"
 
 namespace kiln {
@@ -388,17 +389,18 @@ absl::Status LowerRelu(LoweringContext& context, const GraphNode& node) {
 
 // ---- powers
 
-LoopOpId PowConstant(LoopRecorder& ops, LoopOpId x, double exponent, v1::DType dtype) {
+LoopOpId PowConstant(LoopRecorder& ops, LoopOpId x, double exponent, const TensorType& type) {
+  const bool by_root = HasRootsForPowers(type.dtype, type.device);
   if (exponent == 0) return ops.ConstantInt(1, ops.dtype(x));
   if (exponent == 1) return x;
   if (exponent == 2) return ops.Mul(x, x);
   if (exponent == 3) return ops.Mul(ops.Mul(x, x), x);
   if (!IsFloat(ops.dtype(x))) return ops.Binary(LoopOpcode::kPow, x, ops.Constant(exponent, ops.dtype(x)));
-  if (exponent == 0.5) return ops.Unary(LoopOpcode::kSqrt, x);
-  if (exponent == -0.5) return ops.Unary(LoopOpcode::kRsqrt, x);
+  if (exponent == 0.5 && by_root) return ops.Unary(LoopOpcode::kSqrt, x);
+  if (exponent == -0.5 && by_root) return ops.Unary(LoopOpcode::kRsqrt, x);
   if (exponent == -1) return ops.Unary(LoopOpcode::kReciprocal, x);
   if (exponent == -2) return ops.Unary(LoopOpcode::kReciprocal, ops.Mul(x, x));
-  return ops.Binary(LoopOpcode::kPow, x, ops.RoundTo(ops.Constant(exponent, ops.dtype(x)), dtype));
+  return ops.Binary(LoopOpcode::kPow, x, ops.RoundTo(ops.Constant(exponent, ops.dtype(x)), type.dtype));
 }
 
 absl::Status LowerPow(LoweringContext& context, const GraphNode& node) {
@@ -406,13 +408,12 @@ absl::Status LowerPow(LoweringContext& context, const GraphNode& node) {
   const Argument& exponent = Slot(context, node, "exponent");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     const LoopOpId x = Operand(context, ops, self, index, type.sizes, type.dtype);
-    if (const auto* value = std::get_if<FloatArg>(&exponent))
-      return PowConstant(ops, x, value->value, type.dtype);
+    if (const auto* value = std::get_if<FloatArg>(&exponent)) return PowConstant(ops, x, value->value, type);
     if (const auto* value = std::get_if<IntArg>(&exponent)) {
       const auto known = context.exprs().AsConst(value->value);
       // A larger one may be none that a double holds.
       if (known.has_value() && *known >= -3 && *known <= 3) {
-        return PowConstant(ops, x, static_cast<double>(*known), type.dtype);
+        return PowConstant(ops, x, static_cast<double>(*known), type);
       }
     }
     return ops.Binary(LoopOpcode::kPow, x, Operand(context, ops, exponent, index, type.sizes, type.dtype));

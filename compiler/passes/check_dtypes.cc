@@ -59,7 +59,7 @@ constexpr Row kRows[] = {
     {kNormalizations, "running_var", Wants::kSame, "running_mean"},
     {kNormalizations, "input", Wants::kFraction},
     {kNumeric, "self", Wants::kNumber},
-    {"sub.Tensor rsub.Tensor ldexp.Tensor", "other", Wants::kNumber},
+    {"sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar ldexp.Tensor", "other", Wants::kNumber},
     {"pow.Tensor_Tensor", "self", Wants::kNumber, "exponent"},
     {"logaddexp logaddexp2", "self", Wants::kNumber, "other"},
     {"clamp.Tensor", "self", Wants::kNumber, "min"},
@@ -90,6 +90,14 @@ const RowsByTarget& Table() {
   return *table;
 }
 
+// Of a tensor, or BOOL for Python's True and False; other numbers have any.
+v1::DType DTypeOf(const Graph& graph, const GraphNode& node, absl::string_view name) {
+  const ValueId value = TensorOf(node, name);
+  if (value != kNoValue) return graph.type(value).dtype;
+  const Argument* argument = node.Find(name);
+  return argument != nullptr && std::holds_alternative<BoolArg>(*argument) ? v1::BOOL : v1::DTYPE_UNSPECIFIED;
+}
+
 bool Holds(Wants wants, v1::DType dtype, v1::DType other) {
   switch (wants) {
     case Wants::kSame: return dtype == other;
@@ -110,10 +118,9 @@ absl::Status CheckDTypes(const Graph& graph) {
     const auto rows = Table().find(node.target);
     if (rows == Table().end()) continue;
     for (const Row* row : rows->second) {
-      const ValueId value = TensorOf(node, row->argument);
-      const ValueId other = row->other == nullptr ? value : TensorOf(node, row->other);
-      if (value == kNoValue || other == kNoValue) continue;
-      const v1::DType dtype = graph.type(value).dtype, beside = graph.type(other).dtype;
+      const v1::DType dtype = DTypeOf(graph, node, row->argument);
+      const v1::DType beside = row->other == nullptr ? dtype : DTypeOf(graph, node, row->other);
+      if (dtype == v1::DTYPE_UNSPECIFIED || beside == v1::DTYPE_UNSPECIFIED) continue;
       if (Holds(row->wants, dtype, beside)) continue;
       return absl::InvalidArgumentError(absl::StrCat(
           absl::StripPrefix(node.target.text(), "aten."), ": ", row->argument, " is ", DTypeName(dtype),

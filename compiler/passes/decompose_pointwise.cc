@@ -146,6 +146,9 @@ bool PowScalarExponent(DecomposeContext& m) {
   if (e == 0) return m.Return(m.b().Full(x.sizes(), CastOperand(1, x.dtype()), x.dtype()));
   if (e == 1 || e == 2 || e == 3) return m.Return(IntegerPower(x, static_cast<int>(e)));
   if (IsFloat(x.dtype())) {
+    const Value self = m.Tensor("self");
+    if ((e == 0.5 || e == -0.5) && !HasRootsForPowers(self.type().dtype, self.type().device))
+      return m.Return(Pow(self, CastOperand(exponent, self.dtype())));
     if (e == 0.5) return m.Return(Sqrt(x));
     if (e == -0.5) return m.Return(Rsqrt(x));
     if (e == -1) return m.Return(Reciprocal(x));

@@ -276,7 +276,8 @@ bool Roll(DecomposeContext& m) {
     const int64_t dim = m.b().Dim(dims[i], x.rank());
     const ExprId size = x.size(dim);
     if (m.exprs().AsConst(size) == 0) continue;
-    const ExprId cut = m.exprs().Mod(m.exprs().Neg(shifts[i]), size);
+    // Of nothing, where only the run knows that, nothing is cut.
+    const ExprId cut = m.exprs().Mod(m.exprs().Neg(shifts[i]), m.exprs().Max(size, m.b().Int(1)));
     if (m.exprs().AsConst(cut) == 0) continue;
     x = m.b().Cat({Slice(x, dim, cut, size, 1), Slice(x, dim, m.b().Int(0), cut, 1)}, dim);
   }

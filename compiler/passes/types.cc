@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/half.h"
+#include "compiler/target/device.h"
 
 namespace kiln {
 namespace {
@@ -57,6 +58,8 @@ v1::DType PromoteDTypes(absl::Span<const PromotionOperand> operands) {
 }
 
 v1::DType ComputeDType(v1::DType dtype) { return IsHalf(dtype) ? v1::F32 : dtype; }
+
+bool HasRootsForPowers(v1::DType dtype, v1::DeviceType device) { return dtype != v1::F16 || IsGpu(device); }
 
 double RoundedNumber(double value, v1::DType dtype) {
   if (dtype == v1::F16) return FromF16(ToF16(static_cast<float>(value)));

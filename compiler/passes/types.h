@@ -28,6 +28,9 @@ v1::DType ComputeDType(v1::DType dtype);
 absl::StatusOr<std::vector<ExprId>> BroadcastSizes(ExprPool& pool, absl::Span<const ExprId> a,
                                                    absl::Span<const ExprId> b);
 
+// Whether eager has powers of 1/2 and -1/2 by roots, which give -0 where powers give 0, and NaN of -inf.
+bool HasRootsForPowers(v1::DType dtype, v1::DeviceType device);
+
 // `value` rounded to F16 or BF16; of another dtype as it is.
 double RoundedNumber(double value, v1::DType dtype);
 

@@ -275,6 +275,41 @@ def test_images_in_any_layout(function: Callable[..., torch.Tensor]) -> None:
         torch.testing.assert_close(mine, expected, check_stride=True)
 
 
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_volumes_that_are_padded(mode: str) -> None:
+    """Channels-last where the source is, else row-major; gradients too."""
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(x, (1, 2, 0, 1, 1, 0), mode=mode)
+
+    volume = torch.randn(2, 3, 4, 5, 6)
+    for x in (volume, volume.to(memory_format=torch.channels_last_3d), volume[0], volume.transpose(1, 2),
+              volume.to(memory_format=torch.channels_last_3d)[:, :2], volume[0].to(memory_format=torch.channels_last)):
+        assert _wrong(padded, x) == []
+        results = []
+        for run in (padded, torch.compile(padded, backend="kiln")):
+            leaf = x.detach().requires_grad_()
+            result = run(leaf)
+            results.append([result, *torch.autograd.grad(result, leaf, result.detach() * 2)])
+        for mine, expected in zip(*reversed(results)):
+            torch.testing.assert_close(mine, expected, check_stride=True)
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_norms_of_weights(dtype: torch.dtype) -> None:
+    x, weights, scale = (torch.randn(sizes).to(dtype).requires_grad_() for sizes in ((2, 4), (3, 4), (3, 1)))
+
+    def layer(x: torch.Tensor, weights: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, torch._weight_norm(weights, scale, 0))
+
+    results = []
+    for run in (layer, torch.compile(layer, backend="kiln")):
+        result = run(x, weights, scale)
+        results.append([result, *torch.autograd.grad(result.sum(), (x, weights, scale))])
+    for mine, expected in zip(*reversed(results)):
+        torch.testing.assert_close(mine, expected)
+
+
 @pytest.mark.part(3)
 @pytest.mark.parametrize("function", [
     torch.copysign, torch.floor_divide, torch.heaviside, torch.logaddexp, torch.logaddexp2, torch.logical_and,

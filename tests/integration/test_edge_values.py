@@ -198,3 +198,25 @@ def test_a_dropout_of_all_multiplies_by_zero(dtype: torch.dtype) -> None:
     x = torch.tensor([1.0, -2.0, math.inf, -math.inf, math.nan, 0.0]).to(dtype)
     compiled = torch.compile(lambda x: F.dropout(x, 1.0), backend="kiln")
     torch.testing.assert_close(compiled(x), F.dropout(x, 1.0), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("exponent", [0.5, -0.5, -1.0, -2.0, 1.5])
+def test_powers_of_what_has_no_root(exponent: float, dtype: torch.dtype) -> None:
+    """Eager has some of them by roots, by dtype: NaN of -inf, and -0 of -0."""
+    x = torch.tensor([-math.inf, -0.0, 0.0, -1.0, 4.0, math.inf, math.nan], dtype=dtype)
+    mine, eager = torch.compile(lambda x: x**exponent, backend="kiln")(x), x**exponent
+    torch.testing.assert_close(mine, eager, equal_nan=True)
+    assert torch.equal(mine.signbit() | mine.isnan(), eager.signbit() | eager.isnan())
+
+
+def test_rolls_of_nothing_that_only_the_run_knows() -> None:
+    def rolled(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        last = x.chunk(2, 0)[-1].diagonal(-1, 0, 1)
+        return last.roll(-3, 0), x[2:].roll((1, -1), (0, 1)), x[3:].roll(5)
+
+    compiled = torch.compile(rolled, backend="kiln", dynamic=True)
+    for sizes in ((9, 4), (2, 4), (3, 1), (7, 3), (2, 1)):
+        x = torch.randn(sizes)
+        for mine, eager in zip(compiled(x), rolled(x)):
+            assert torch.equal(mine, eager)

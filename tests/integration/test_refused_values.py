@@ -135,3 +135,36 @@ def test_largest_of_nothing(largest: Callable[..., torch.Tensor]) -> None:
     for run in (largest, torch.compile(largest, backend="kiln")):
         with pytest.raises((RuntimeError, IndexError), match="Expected reduction dim"):
             run(torch.empty(2, 0))
+
+
+EXPANDED: dict[str, Callable[..., torch.Tensor]] = {
+    "index": lambda t, i: t.expand(4, -1)[i] + 1, "gather": lambda t, i: t.expand(4, -1).gather(0, i[:, None]),
+    "select": lambda t, i: t.expand(4, -1).index_select(0, i), "sum": lambda t, i: t.expand(4, -1)[i].sum(1),
+    "embedding": lambda t, i: F.embedding(i, t.expand(4, -1)),
+    "zeros": lambda t, i: F.embedding(i, torch.zeros(4, 3)) + t,
+    "constant": lambda t, i: torch.full_like(t.expand(4, -1), 3)[i] * t, "take": lambda t, i: torch.ones(4).take(i)}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", EXPANDED)
+def test_an_index_into_what_has_one_place_for_all(name: str, dynamic: bool) -> None:
+    use, table = EXPANDED[name], torch.randn(1, 3)
+    compiled = torch.compile(use, backend="kiln", dynamic=dynamic)
+    good = torch.tensor([0, 3, 1])
+    torch.testing.assert_close(compiled(table, good), use(table, good))
+    for bad in (4, -5):
+        indices = torch.tensor([0, bad, 1])
+        with pytest.raises((IndexError, RuntimeError)) as eager:
+            use(table, indices)
+        with pytest.raises(eager.type, match=rf"index {bad} is out of bounds for dimension .*with size 4"):
+            compiled(table, indices)
+
+
+@pytest.mark.parametrize("subtract", [
+    lambda x: x - True, lambda x: True - x, lambda x: torch.rsub(x, False), lambda x: x.clone().sub_(True),
+    lambda x: torch._foreach_sub([x, x], True)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_truths_are_not_subtracted(subtract: Callable[..., object], dtype: torch.dtype) -> None:
+    for run in (subtract, torch.compile(subtract, backend="kiln")):
+        with pytest.raises(RuntimeError, match=r"[Ss]ubtraction, the `-` operator, with a bool"):
+            run(torch.ones(3, dtype=dtype))

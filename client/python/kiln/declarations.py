@@ -100,6 +100,12 @@ def _statistics(given: Given, source: torch.Tensor, *others: Any, **options: Any
     return result, *statistics
 
 
+def _weight_norm(given: Given, *args: Any, **options: Any) -> Any:
+    """Norms of half precision are in F32. torch declares those of float16 in float16."""
+    result, norm = given(*args, **options)
+    return result, norm.to(torch.float32) if norm.dtype in _HALF else norm
+
+
 def _in_image_layout(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
     """On the CPU the result is channels-last or row-major, whatever the layout of `source`."""
     result, *statistics = _statistics(given, source, *others, **options)
@@ -216,8 +222,9 @@ def _roll(given: Given, source: torch.Tensor, shifts: int | Sequence[int], dims:
     return result.contiguous(memory_format=layout if kept else torch.contiguous_format)
 
 
-def _channel_shuffle(given: Given, source: torch.Tensor, groups: int) -> Any:
-    result = given(source, groups)
+def _in_format_of_source(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
+    """On the CPU channels-last where the source is, else row-major."""
+    result = given(source, *others, **options)
     if source.device.type != "cpu":
         return result
     return result.contiguous(memory_format=torch._prims_common.suggest_memory_format(source))
@@ -335,8 +342,9 @@ _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
     aten.masked_select.default: _masked_select,
     aten.roll.default: _roll,
-    aten.channel_shuffle.default: _channel_shuffle,
-    aten.native_channel_shuffle.default: _channel_shuffle,
+    **dict.fromkeys((aten.channel_shuffle.default, aten.native_channel_shuffle.default, aten.reflection_pad3d.default,
+                     aten.replication_pad3d.default), _in_format_of_source),
+    aten._weight_norm_interface.default: _weight_norm,
     **dict.fromkeys((aten.copysign.Tensor, aten.div.Tensor_mode, aten.floor_divide.default, aten.heaviside.default,
                      aten.logaddexp.default, aten.logaddexp2.default, aten.logical_and.default, aten.logical_or.default,
                      aten.logical_xor.default, aten.special_xlog1py.default, aten.xlogy.Tensor, aten.complex.default,
@@ -380,7 +388,8 @@ _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
                      aten._native_batch_norm_legit.no_stats, aten._native_batch_norm_legit_no_training.default,
                      aten._batch_norm_with_update.default, aten._batch_norm_no_update.default), _in_image_layout),
     **dict.fromkeys((aten.native_batch_norm_backward.default, aten.batch_norm_backward.default,
-                     aten.reflection_pad2d_backward.default, aten.replication_pad2d_backward.default), _gradients),
+                     aten.reflection_pad2d_backward.default, aten.replication_pad2d_backward.default,
+                     aten.reflection_pad3d_backward.default, aten.replication_pad3d_backward.default), _gradients),
     aten.native_dropout_backward.default: _dropout_gradients,
 }
 
