@@ -82,7 +82,7 @@ def unit_in_last_place(dtype: torch.dtype, magnitude: float) -> float:
     info = torch.finfo(dtype)
     if not magnitude >= info.smallest_normal:
         return info.smallest_normal * info.eps
-    return info.eps * 2.0 ** math.floor(math.log2(min(magnitude, info.max)))
+    return math.ldexp(info.eps, math.frexp(min(magnitude, info.max))[1] - 1)  # a logarithm of the largest rounds up
 
 
 def _leaf(results: Results | None, position: int, like: torch.Tensor) -> torch.Tensor | None:
