@@ -90,12 +90,13 @@ const RowsByTarget& Table() {
   return *table;
 }
 
-// Of a tensor, or BOOL for Python's True and False; other numbers have any.
-v1::DType DTypeOf(const Graph& graph, const GraphNode& node, absl::string_view name) {
+// Of a tensor, and where numbers are asked for BOOL for Python's True and False.
+v1::DType DTypeOf(const Graph& graph, const GraphNode& node, absl::string_view name, Wants wants) {
   const ValueId value = TensorOf(node, name);
   if (value != kNoValue) return graph.type(value).dtype;
   const Argument* argument = node.Find(name);
-  return argument != nullptr && std::holds_alternative<BoolArg>(*argument) ? v1::BOOL : v1::DTYPE_UNSPECIFIED;
+  const bool truth = argument != nullptr && std::holds_alternative<BoolArg>(*argument);
+  return truth && wants == Wants::kNumber ? v1::BOOL : v1::DTYPE_UNSPECIFIED;
 }
 
 bool Holds(Wants wants, v1::DType dtype, v1::DType other) {
@@ -118,8 +119,8 @@ absl::Status CheckDTypes(const Graph& graph) {
     const auto rows = Table().find(node.target);
     if (rows == Table().end()) continue;
     for (const Row* row : rows->second) {
-      const v1::DType dtype = DTypeOf(graph, node, row->argument);
-      const v1::DType beside = row->other == nullptr ? dtype : DTypeOf(graph, node, row->other);
+      const v1::DType dtype = DTypeOf(graph, node, row->argument, row->wants);
+      const v1::DType beside = row->other == nullptr ? dtype : DTypeOf(graph, node, row->other, row->wants);
       if (dtype == v1::DTYPE_UNSPECIFIED || beside == v1::DTYPE_UNSPECIFIED) continue;
       if (Holds(row->wants, dtype, beside)) continue;
       return absl::InvalidArgumentError(absl::StrCat(

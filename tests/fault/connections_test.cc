@@ -454,7 +454,9 @@ TEST(Connections, HealthIsNotServingWhileTheDaemonEndsAndServingWhileItIsDrained
   ASSERT_TRUE(Eventually([&] {
     grpc::ClientContext context;
     v1::JobsReply reply;
-    return daemon.admin().Jobs(&context, {}, &reply).ok() && reply.jobs_size() == 1;
+    // One that only waits for its place is refused by the drain.
+    return daemon.admin().Jobs(&context, {}, &reply).ok() && reply.jobs_size() == 1 &&
+           reply.jobs(0).phase() == "planning";
   }));
   {
     grpc::ClientContext context;

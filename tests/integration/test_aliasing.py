@@ -132,7 +132,7 @@ def test_views_by_a_flag_of_expanded_tensors(seed: int) -> None:
     torch.testing.assert_close(compiled(x.new_ones(1).expand(kept)), function(x.new_ones(1).expand(kept)))
 
 
-# Results that AOTAutograd makes anew, of an input or of another result, by the offset of what the graph gave.
+# Results that AOTAutograd makes again, of an input or of another result, by the offset of what the graph gave.
 REMADE: dict[str, Callable[[torch.Tensor], Any]] = {
     "split dimension": lambda x: x[1].t().unflatten(0, (2, -1)),
     "diagonal": lambda x: x.diagonal(1, 0, 1).unflatten(0, (2, -1)),

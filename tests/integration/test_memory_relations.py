@@ -46,13 +46,16 @@ def _sharing(tensors: list[torch.Tensor]) -> list[bool]:
 
 def _check(program: Program, dynamic: bool | None = None) -> None:
     runs = []
-    for backend in ("kiln", "aot_eager"):
+    for backend in ("kiln", "aot_eager", None):
         torch._dynamo.reset()
         inputs = _inputs(program)
         with torch.set_grad_enabled(program.gradient):
-            outputs = _compiled(program, backend, dynamic)(*inputs)
+            outputs = (program if backend is None else _compiled(program, backend, dynamic))(*inputs)
         runs.append(_tensors([*outputs, *inputs]))
-    actual, expected = runs
+    actual, expected, eager = runs
+    # Of symbolic sizes torch itself may give a view of other bits the dtype of what it is a view of.
+    if any(mine.dtype != own.dtype for mine, own in zip(expected, eager)):
+        expected = eager
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True, msg=lambda m: f"{m}\n{program}")
     pairs = list(itertools.combinations(range(len(actual)), 2))
     wrong = [pair for pair, a, e in zip(pairs, _sharing(actual), _sharing(expected)) if a != e]

@@ -91,7 +91,7 @@ TEST(LowerStorage, ScattersIntoACopyOfTheMemory) {
   EXPECT_EQ(m.Result(), (std::vector<float>{0, -1, -1}));
 }
 
-// Whoever makes a result anew, as a view of another tensor, reads its offset off it: a copy has the one of
+// Whoever makes a result again, as a view of another tensor, reads its offset off it: a copy has the one of
 // the view that was traced.
 TEST(LowerStorage, AResultLiesAtTheOffsetThatItIsSaidToHave) {
   for (const int64_t offset : {0, 5}) {

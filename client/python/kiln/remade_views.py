@@ -1,4 +1,4 @@
-"""Results that AOTAutograd makes anew: a view of an input, or of another result, which it has from a graph as a tensor
+"""Results that AOTAutograd makes again: a view of an input, or of another result, which it has from a graph as a tensor
 of its own. Where sizes are symbolic it reads strides and storage offset off that tensor."""
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def mark(module: fx.GraphModule) -> None:
     metadata = context.fw_metadata if context is not None else None
     if metadata is None:
         return
-    results = args_of(module.graph.output_node())[0]
+    results = args_of(module.graph.output_node())[0][len(metadata.tokens):]  # those of effects come first
     mutated = metadata.num_mutated_inp_runtime_indices
     remade = [True] * mutated + [info.output_type in _REMADE for info in metadata.output_info]
     for result, is_one in zip(results, remade):
