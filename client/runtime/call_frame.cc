@@ -15,19 +15,18 @@
 #include "compiler/support/compiler_limits.h"
 
 namespace kiln::runtime {
-namespace {
-
-template <typename... Kinds, typename Variant>
-bool IsOneOf(const Variant& variant) {
-  return (std::holds_alternative<Kinds>(variant) || ...);
-}
-
-}  // namespace
 
 // Runs step `index` of the program.
 struct CallFrame::StepRunner {
   CallFrame& frame;
   const size_t index;
+
+  // What puts work on the stream.
+  static bool Records(const Program::Step& step) {
+    return std::holds_alternative<Program::LaunchAt>(step) ||
+           std::holds_alternative<Program::GroupStep>(step) ||
+           std::holds_alternative<Program::CallAt>(step) || std::holds_alternative<Program::SeedsStep>(step);
+  }
 
   absl::Status operator()(const Program::AllocStep& step) { return frame.Alloc(step); }
   absl::Status operator()(const Program::FreeStep& step) {
@@ -91,9 +90,7 @@ absl::Status CallFrame::Execute() {
   for (size_t i = 0; i < program_.steps_.order.size(); ++i) {
     const Program::Step& step = program_.steps_.order[i];
     const StepTimer timer(times, i);
-    const bool recorded =
-        order_ != nullptr &&
-        IsOneOf<Program::LaunchAt, Program::GroupStep, Program::CallAt, Program::SeedsStep>(step);
+    const bool recorded = order_ != nullptr && StepRunner::Records(step);
     if (recorded) KILN_RETURN_IF_ERROR(order_->Begin(Touched(step)));
     KILN_RETURN_IF_ERROR(std::visit(StepRunner{*this, i}, step));
     if (recorded) KILN_RETURN_IF_ERROR(order_->End());

@@ -49,29 +49,30 @@ bool Materializer::HasRowPadding(const LoweredTensor& tensor, const BufferView& 
 }
 
 BufferView Materializer::CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides) {
-  // Zero strides share an element: store it once.
-  BufferView stored{0, tensor.dtype, tensor.sizes, strides, out_.exprs.Const(0)};
-  for (size_t dim = 0; dim < strides.size(); ++dim) {
-    if (strides[dim] == out_.exprs.Const(0)) stored.sizes[dim] = out_.exprs.Const(1);
-  }
-  if (OverlapsItself(out_.exprs, stored.sizes, strides)) {
+  const std::vector<ExprId> sizes = StoredSizes(tensor.sizes, strides);
+  if (OverlapsItself(out_.exprs, sizes, strides)) {
     checks_.Invalid("the declared strides put two elements in one place");
   }
-  stored.buffer = out_.AddBuffer(tensor.dtype, tensor.device, stored.sizes, strides);
-  Fill(stored, tensor);
-  stored.sizes = tensor.sizes;
-  return stored;
+  const BufferId buffer = out_.AddBuffer(tensor.dtype, tensor.device, sizes, strides);
+  return Filled({buffer, tensor.dtype, sizes, strides, out_.exprs.Const(0)}, tensor);
 }
 
 BufferView Materializer::CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides,
                                 ExprId offset) {
-  const ExprId one = out_.exprs.Const(1);
-  const std::vector<ExprId> all = {out_.exprs.Add(offset, SpanOfElements(out_.exprs, tensor.sizes, strides))};
-  BufferView stored{out_.AddBuffer(tensor.dtype, tensor.device, all, {one}), tensor.dtype, tensor.sizes,
-                    strides, offset};
+  const ExprId all = out_.exprs.Add(offset, SpanOfElements(out_.exprs, tensor.sizes, strides));
+  const BufferId buffer = out_.AddBuffer(tensor.dtype, tensor.device, {all}, {out_.exprs.Const(1)});
+  return Filled({buffer, tensor.dtype, StoredSizes(tensor.sizes, strides), strides, offset}, tensor);
+}
+
+std::vector<ExprId> Materializer::StoredSizes(std::vector<ExprId> sizes,
+                                              const std::vector<ExprId>& strides) const {
   for (size_t dim = 0; dim < strides.size(); ++dim) {
-    if (strides[dim] == out_.exprs.Const(0)) stored.sizes[dim] = one;
+    if (strides[dim] == out_.exprs.Const(0)) sizes[dim] = out_.exprs.Const(1);
   }
+  return sizes;
+}
+
+BufferView Materializer::Filled(BufferView stored, const LoweredTensor& tensor) {
   Fill(stored, tensor);
   stored.sizes = tensor.sizes;
   return stored;

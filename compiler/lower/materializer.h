@@ -47,6 +47,10 @@ class Materializer {
 
  private:
   void Fill(const BufferView& view, const LoweredTensor& tensor);
+  // Zero strides share an element, which is stored once.
+  std::vector<ExprId> StoredSizes(std::vector<ExprId> sizes, const std::vector<ExprId>& strides) const;
+  // The tensor where `stored`, of those sizes, has its elements.
+  BufferView Filled(BufferView stored, const LoweredTensor& tensor);
 
   LoopGraph& out_;
   LoweringChecks& checks_;

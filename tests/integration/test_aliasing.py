@@ -169,7 +169,7 @@ def test_views_of_sizes_that_only_the_run_knows(name: str, layout: str) -> None:
 
 
 def test_control(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kiln.remade_views, "mark", lambda module: None)
+    monkeypatch.setattr(kiln.remade_views, "mark", lambda module, metadata: None)
     with torch._functorch.config.patch(enable_autograd_cache=False):
         assert _wrong_remade("written", "part", gradient=False) != []
 

@@ -58,9 +58,14 @@ def _torch_version() -> str:
     return ".".join(torch.__version__.split(".")[:2])
 
 
-def _static_inputs(kind: int) -> tuple[int, ...]:
+def _metadata() -> Any:
+    """AOTAutograd's, of the graph that is being compiled; None where it is not the caller."""
     context = torch._guards.TracingContext.try_get()
-    metadata = context.fw_metadata if context is not None else None
+    return context.fw_metadata if context is not None else None
+
+
+def _static_inputs(kind: int) -> tuple[int, ...]:
+    metadata = _metadata()
     if kind == BACKWARD or metadata is None:
         return ()
     return tuple(metadata.static_input_indices or ())
@@ -69,8 +74,7 @@ def _static_inputs(kind: int) -> tuple[int, ...]:
 def _donated_inputs(module: fx.GraphModule, kind: int) -> tuple[int, ...]:
     """Positions of what a backward may write into. They are taken from torch, which refuses to run such a backward
     twice; CompiledGraph copies them then."""
-    context = torch._guards.TracingContext.try_get()
-    metadata = context.fw_metadata if context is not None else None
+    metadata = _metadata()
     if kind != BACKWARD or metadata is None or not metadata.bw_donated_idxs:
         return ()
     donated = tuple(metadata.bw_donated_idxs)
@@ -160,8 +164,8 @@ def _compile(module: fx.GraphModule, inputs: Sequence[Any], kind: int, settings:
         donated = ()
     if kind == BACKWARD:
         _take_layouts(module, inputs)
-    elif not region:
-        remade_views.mark(module)
+    elif not region and (metadata := _metadata()) is not None:
+        remade_views.mark(module, metadata)
     task = _Task(kind, settings, title, gpu, _guards(inputs), symbols_by_name(inputs),
                  () if region else _static_inputs(kind), donated, _visible_outputs(module, kind), region,
                  asked)

@@ -2,9 +2,8 @@
 of its own. Where sizes are symbolic it reads strides and storage offset off that tensor."""
 from __future__ import annotations
 
-import torch
 from torch import fx
-from torch._functorch._aot_autograd.schemas import OutputType
+from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 
 from .fx_nodes import args_of
 
@@ -13,13 +12,8 @@ _REMADE = (OutputType.alias_of_input, OutputType.alias_of_intermediate, OutputTy
            OutputType.alias_of_intermediate_base_is_user_output)
 
 
-def mark(module: fx.GraphModule) -> None:
-    """Marks them among the results of a forward or an inference graph that is being compiled, and what an input's
-    metadata is set to."""
-    context = torch._guards.TracingContext.try_get()
-    metadata = context.fw_metadata if context is not None else None
-    if metadata is None:
-        return
+def mark(module: fx.GraphModule, metadata: ViewAndMutationMeta) -> None:
+    """Marks them among the results of a forward or an inference graph, and what an input's metadata is set to."""
     results = args_of(module.graph.output_node())[0][len(metadata.tokens):]  # those of effects come first
     mutated = metadata.num_mutated_inp_runtime_indices
     remade = [True] * mutated + [info.output_type in _REMADE for info in metadata.output_info]
